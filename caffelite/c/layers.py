@@ -196,7 +196,7 @@ def convolution(f: functions.Conv2d, x: Shape, y: Shape, is_int8: bool = False) 
 def transposed_convolution(f: functions.ConvTranspose2d, x: Shape, y: Shape, is_int8: bool = False) -> CLayer:
     """Write to the places that a convolution from y to x reads."""
     weights = Weights(f, is_int8)
-    windows = WindowLoops(f, y[1:], x[1:], f.dilation, f.padding)
+    windows = WindowLoops(f, y[1:], x[1:], f.dilation, f.pads_before(y[1:]))
     counts = dict(zip("ij"[-len(y[1:]) :], y[1:], strict=True))
     c, o = _channel_of_group(f), "o" if f.groups == 1 else f"o % {f.out_channels // f.groups}"
     taps = windows.loop_taps(f"y[o]{windows.place} += weight[{c}][{o}]{windows.tap} * x[{c}]{windows.position};")
@@ -232,19 +232,6 @@ def average_pool(f: Any, x: Shape, y: Shape) -> CLayer:
     share = literal(1 / math.prod(f.kernel_size))  # of each number, as the sum of large ones overflows
     taps = windows.loop_taps(f"{to} += {share} * x[c]{windows.place};")
     return CLayer({"x": x}, y, [*windows.tables, *loops({"c": x[0]}, *windows.loop_positions(f"{to} = 0;"), *taps)])
-
-
-def global_average_pool(f: functions.GlobalAvgPool, x: Shape, y: Shape) -> CLayer:
-    counts = {"c": x[0], "i": math.prod(x[1:])}
-    mean = f"y[c] = (float)(sum / {counts['i']});"
-    body = loops({"c": x[0]}, "double sum = 0;", loop("i", counts["i"], "sum += (double)x[c][i];"), mean)
-    return CLayer({"x": dims(counts)}, y, body)
-
-
-def global_max_pool(f: functions.GlobalMaxPool, x: Shape, y: Shape) -> CLayer:
-    counts = {"c": x[0], "i": math.prod(x[1:])}
-    body = loops({"c": x[0]}, "y[c] = x[c][0];", loop("i", counts["i"], "y[c] = larger(y[c], x[c][i]);"))
-    return CLayer({"x": dims(counts)}, y, body)
 
 
 def upsample(f: functions.Upsample, x: Shape, y: Shape) -> CLayer:
@@ -332,8 +319,6 @@ LAYERS: dict[type, Callable[..., CLayer]] = {
     **dict.fromkeys((functions.ConvTranspose1d, functions.ConvTranspose2d), transposed_convolution),
     **dict.fromkeys((functions.MaxPool1d, functions.MaxPool2d), max_pool),
     **dict.fromkeys((functions.AvgPool1d, functions.AvgPool2d), average_pool),
-    functions.GlobalAvgPool: global_average_pool,
-    functions.GlobalMaxPool: global_max_pool,
     functions.Upsample: upsample,
     functions.BatchNorm: batch_norm,
     functions.LayerNorm: lambda f, x, y: normalization(

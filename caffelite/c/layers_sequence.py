@@ -216,18 +216,18 @@ def attention(
     if not f.has_context:
         context, mask = x, (mask if mask[0] is not None else context)
     (q,), (k,), (v,) = (
-        write(part, source, shape=source[1], index=(i,))
+        write(part, source, shape=(*source[1][:-1], f.heads * f.head_size), index=(i,))
         for i, (part, source) in enumerate(((f.query, x), (f.key, context), (f.value, context)))
     )
     if f.rotary:
         (q,), (k,) = (write(f, source, shape=source[1], writer=rotary, index=(i,)) for i, source in ((3, q), (4, k)))
-    h, _ = write(f, q, k, v, *[mask] * (mask[0] is not None), shape=x[1], writer=weighted_means)
+    h, _ = write(f, q, k, v, *[mask] * (mask[0] is not None), shape=q[1], writer=weighted_means)
     return write(f.output, h, shape=x[1], index=(5,))
 
 
 def rotary(f: Any, x: Shape, y: Shape) -> CLayer:
     """Turn the pairs of numbers 2 j, 2 j + 1 of each head."""
-    d = f.size // f.heads
+    d = f.head_size
     angles = np.arange(x[0])[:, np.newaxis] / 10_000 ** (2 * np.arange(d // 2) / d)
     counts = {"i": x[0], "g": f.heads, "j": d // 2}
     body = loops(
@@ -243,7 +243,7 @@ def rotary(f: Any, x: Shape, y: Shape) -> CLayer:
 def weighted_means(f: Any, q: Shape, k: Shape, v: Shape, *shapes: Shape) -> CLayer:
     """Return the means. The largest exponent is 0, so no exponential overflows. A position that sees no key gets 0."""
     *mask, _ = shapes
-    (length, _), keys, d = q, k[0], f.size // f.heads
+    (length, _), keys, d = q, k[0], f.head_size
     end = f"i + {keys - length + 1}" if f.causal else keys  # if causal, the queries are the last positions
     skip = [f"if (!mask{'[i]' * (len(mask[0]) == 2)}[j]) continue;"] if mask else []
     statements = [

@@ -12,7 +12,6 @@ from caffelite import functions
 from caffelite._kernels.operations import by_function
 from caffelite.c.emit import INDICES, Shape, axes, dims, index_axes, literal, loop, loops, subscript
 from caffelite.c.layers import CLayer, Operand, WriteCall, elementwise
-from caffelite.core.arrays import normalize_axes
 from caffelite.core.function import Function
 
 ROWS = 3  # on which it is tried whether elements are of their own row
@@ -68,7 +67,7 @@ def reduction(number: str, start: str, update: str, end: str = "result") -> Call
     """Make a function that writes a reduction: `result`, a C `number`, begins as `start`, and each x updates it."""
 
     def write(f: Any, x: Shape, y: Shape) -> CLayer:
-        over = [axis - 1 for axis in normalize_axes(f.axis, 1 + len(x))]
+        over = [axis - 1 for axis in f.axes(1 + len(x))]
         counts = index_axes(f, x)
         outer = {i: n for axis, (i, n) in enumerate(counts.items()) if axis not in over}
         inner = {i: n for axis, (i, n) in enumerate(counts.items()) if axis in over}
@@ -146,8 +145,12 @@ def split(f: functions.Split, write: WriteCall, x: Operand) -> list[Operand]:
 LAYERS: dict[type, Callable[..., CLayer]] = {
     **{getattr(functions, name): arithmetic(c) for name, c in by_function("c").items() if "{a}" in c},
     functions.Sum: reduction("double", "0", "result += {x};", "(float)result"),
-    functions.Mean: reduction("double", "0", "result += {x};", "(float)(result / {n})"),
-    functions.Max: reduction("float", "{first}", "result = larger(result, {x});"),
+    **dict.fromkeys(
+        (functions.Mean, functions.GlobalAvgPool), reduction("double", "0", "result += {x};", "(float)(result / {n})")
+    ),
+    **dict.fromkeys(
+        (functions.Max, functions.GlobalMaxPool), reduction("float", "{first}", "result = larger(result, {x});")
+    ),
     functions.Min: reduction("float", "{first}", "result = smaller(result, {x});"),
     functions.Index: rearrangement(lambda f, x: x[f.index]),
     functions.Flip: rearrangement(lambda f, x: x[f.reversing_index(x.ndim)]),

@@ -134,7 +134,8 @@ def as_array(data: Any, what: Any) -> np.ndarray:
     except BufferError as error:
         raise TypeError(f"{what}: expected an array in the memory of the CPU: {error}") from error
     except ValueError as error:
-        raise ValueError(f"{what} is not an array: {error}") from error
+        label = what if isinstance(what, str) else f"{what!r}: x"
+        raise ValueError(f"{label} is not an array: {error}") from error
 
 
 def is_foreign_array(data: Any) -> bool:

@@ -4,7 +4,7 @@
 
 Each augmentation is a callable (x, y) -> (x, y). x are images (n, C, H, W) or (n, H, W), float32 or float64. An
 augmentation returns a new array, and y as it is; only `mixup` and `cutmix` change y. It raises ValueError for another
-number of axes, and TypeError for another dtype.
+number of axes and for shapes such as (n, 28, 28, 3), whose channels are last, and TypeError for another dtype.
 
 The change of an image depends only on the generator's seed, the epoch, the batch, the image's row, and how many
 augmentations of the batch came before. So it is the same for any number of threads, and an augmentation that you add at
@@ -72,6 +72,11 @@ class Augmentation:
         if x.ndim == 0 or (self.needs_images and x.ndim not in (3, 4)):
             expected = "images (n, C, H, W) or (n, H, W)" if self.needs_images else "rows (n, …)"
             raise ValueError(f"{self!r} takes {expected}, got shape {x.shape}")
+        if self.needs_images and x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] == x.shape[2] > 4:
+            raise ValueError(
+                f"{self!r} takes images (n, C, H, W), got shape {x.shape}, which seems to be (n, H, W, C): give "
+                "x.transpose(0, 3, 1, 2)"
+            )
         key = _key.get()
         if key is None:
             key = np.array([secrets.randbits(63), 0, 0], np.int64)

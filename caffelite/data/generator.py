@@ -14,8 +14,8 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.moved_modules import rename_attributes
-from caffelite.core.arrays import as_array, check_bool, check_positive_integer, make_rng
-from caffelite.core.sparse import SparseRows, is_sparse
+from caffelite.core.arrays import check_bool, check_positive_integer, make_rng
+from caffelite.core.sparse import SparseRows
 from caffelite.data import out_of_core
 from caffelite.data.augment import augmentation_key
 from caffelite.data.conversion import (
@@ -31,8 +31,7 @@ from caffelite.data.conversion import (
 from caffelite.data.frames import column_names
 from caffelite.data.out_of_core import Blocks, Source
 from caffelite.data.prefetch import Call, prefetch, raise_error
-
-Transform = Callable[[Any, Any], tuple[Any, Any]]
+from caffelite.data.transforms import Transform, as_transforms, check_pair, collate_rows, is_row_dataset
 
 
 class Batch(NamedTuple):
@@ -95,6 +94,8 @@ class DataGenerator:
         a tuple y several targets, each with this number of rows. x may be a sparse matrix of SciPy's: its batches are
         CSR matrices. A mapped file (`np.memmap`), an h5py dataset, and any object with `shape`, `dtype` and slices is a
         source. If it is larger than 64 MiB, it is read block by block. `caffelite.sources` describes the order.
+        Without y, x may also be a dataset such as PyTorch's: x[i] is a row (x, y) or (x1, x2, y), and has a length.
+        Each batch calls it again for its rows.
     batch_size : int
         Rows a batch; the last batch has the rows that are left.
     shuffle : bool
@@ -138,6 +139,10 @@ class DataGenerator:
         sample_weight: Any = None,
         transform: Transform | Sequence[Transform] | None = None,
     ) -> None:
+        transforms = as_transforms(transform)
+        if y is None and is_row_dataset(x):
+            transforms = (functools.partial(collate_rows, x), *transforms)
+            x = y = np.arange(len(x))
         self.column_names = column_names(x)
         self.x = tuple([as_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else as_rows("x", x)
         named = {} if y is None else {name: as_rows(name, read(a, name)) for name, a in name_targets(y, "y")}
@@ -150,7 +155,7 @@ class DataGenerator:
         if sample_weight is not None and y is None:
             raise ValueError("sample_weight needs y, because the weights belong to the loss")
         self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
-        self.transform = _as_transforms(transform)
+        self.transform = transforms
         if self.transform and y is None:
             raise ValueError("transform needs y: it takes x and y and returns them")
         self._set_up(batch_size, shuffle, drop_last, seed)
@@ -340,7 +345,7 @@ class DataGenerator:
         if self.transform:
             with augmentation_key(self._seed, (epoch << 32) + number):
                 for transform in self.transform:
-                    x, y = _check_pair(transform(x, y), len(rows))
+                    x, y = check_pair(transform(x, y), len(rows))
         return x if self.y is None else (x, y, *arrays)
 
 
@@ -438,39 +443,6 @@ def _copy_batch(batch: Any) -> Any:
     if isinstance(batch, tuple | list):
         return type(batch)(map(_copy_batch, batch)) if type(batch) in (tuple, list) else batch
     return batch.copy() if isinstance(batch, np.ndarray) else batch
-
-
-def _as_transforms(argument: Any) -> tuple[Transform, ...]:
-    """Return a transform, or a list of them, or None, as a tuple. TypeError for anything that can't be called."""
-    transforms = tuple(argument) if isinstance(argument, list | tuple) else () if argument is None else (argument,)
-    for i, transform in enumerate(transforms):
-        if not callable(transform):
-            where = f"[{i}]" if isinstance(argument, list | tuple) else ""
-            raise TypeError(f"transform{where}: expected a callable (x, y) -> (x, y), got {transform!r}")
-    return transforms
-
-
-def _check_pair(result: Any, rows: int) -> tuple[Any, Any]:
-    """Return the result of a transform as arrays.
-
-    TypeError unless it is a pair (x, y), ValueError unless both have this number of rows.
-    """
-    if not isinstance(result, tuple | list) or len(result) != 2:
-        what = f"{len(result)} parts" if isinstance(result, tuple | list) else type(result).__name__
-        raise TypeError(f"transform: expected a pair (x, y) back, got {what}")
-    x, y = result
-    x = tuple([_check_array(a) for a in x]) if isinstance(x, tuple) else _check_array(x)
-    targets = tuple([as_array(a, f"transform's {name}") for name, a in name_targets(y, "y")])
-    y = targets if is_multi_target(y) else targets[0]
-    arrays = (*(x if isinstance(x, tuple) else (x,)), *targets)
-    if any(a.shape[:1] != (rows,) for a in arrays):
-        shapes = ", ".join(str(a.shape) for a in arrays)
-        raise ValueError(f"transform: expected x and y of {rows} rows, as it was given, got shapes {shapes}")
-    return x, y
-
-
-def _check_array(x: Any) -> Any:
-    return x if is_sparse(x) else as_array(x, "transform's x")
 
 
 def _repack(template: Any, arrays: Iterator[Any]) -> Any:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from caffelite.core.arrays import NUMBERS, as_array, check_bool, check_positive_integer
+from caffelite.core.arrays import NUMBERS, as_array, check_bool, check_integers, check_positive_integer
 from caffelite.data import frames
 
 
@@ -41,7 +41,7 @@ class Windows:
         model.fit(training.x, training.y, validation_data=(validation.x, validation.y), …)
 
     x[i] = series[i : i + length] and y[i] = targets[i + length : i + length + horizon], for each i from 0 on for which
-    both exist: `rows` = n − length − horizon + 1.
+    both exist: `rows` = n − length − horizon + 1. With horizon 0, y is x, for an autoencoder.
 
     Parameters
     ----------
@@ -50,12 +50,17 @@ class Windows:
     length : int
         How many values a window has.
     horizon : int
-        How many values after the window are to be predicted.
+        How many values after the window are to be predicted. 0: the window itself.
     targets : array-like (n,) or (n, k), or the name of a column of the frame, or a list of names, optional
         The values to predict, if not the series itself.
     channels_first : bool
         Windows are (features, length), as `Conv1d` takes them. Otherwise (length, features), as recurrent layers and
         attention do.
+    stride : int
+        How far the next window begins behind the one before it.
+    sampling_rate : int
+        How far each value of a window and of its y is behind the one before it: of values at each minute, 60 takes one
+        an hour. `length` and `horizon` count the values that are taken.
 
     `x` is (rows, length, features), with one feature for a series (n,). `y` is (rows, horizon) for targets (n,), and
     (rows, horizon, k) for targets (n, k). Both are sources: a view with `shape`, `dtype` and slices. `fit`, `predict`,
@@ -67,15 +72,25 @@ class Windows:
 
     The next values after the end of the series are `model.predict(series[None, -length:])`, for a series (n, features).
 
-    Raise ValueError for a series that is too short for a window, for other shapes, and for targets of another length.
-    Raise TypeError for anything but numbers, and unless length and horizon are integers.
+    Raise ValueError for a series that is too short for a window, for other shapes, for targets of another length, and
+    for targets with horizon 0. Raise TypeError for anything but numbers, and unless all numbers of values are integers.
     """
 
     def __init__(
-        self, series: Any, length: int, horizon: int = 1, *, targets: Any = None, channels_first: bool = False
+        self,
+        series: Any,
+        length: int,
+        horizon: int = 1,
+        *,
+        targets: Any = None,
+        channels_first: bool = False,
+        stride: int = 1,
+        sampling_rate: int = 1,
     ) -> None:
         self.length = check_positive_integer("Windows: length", length)
-        self.horizon = check_positive_integer("Windows: horizon", horizon)
+        (self.horizon,) = check_integers("Windows: horizon", horizon, 1, 0)
+        self.stride = check_positive_integer("Windows: stride", stride)
+        self.sampling_rate = check_positive_integer("Windows: sampling_rate", sampling_rate)
         self.channels_first = check_bool("Windows: channels_first", channels_first)
         self.series = _to_numbers(series, "series")
         self.targets = self.series if targets is None else _to_numbers(_select_targets(series, targets), "targets")
@@ -85,17 +100,26 @@ class Windows:
                 f"Windows: targets have shape {self.targets.shape} and the series {self.series.shape}: expected equal "
                 "lengths"
             )
-        self.rows = n - self.length - self.horizon + 1
+        if self.horizon == 0 and targets is not None:
+            raise ValueError("Windows: with horizon 0, y is the window itself: leave out targets")
+        span = (self.length + self.horizon - 1) * self.sampling_rate + 1  # from a window's first value to y's last
+        self.rows = (n - span) // self.stride + 1
         if self.rows < 1:
             raise ValueError(
                 f"Windows: a series of {n} rows is too short for a window of length {self.length} and horizon "
-                f"{self.horizon}: expected {self.length + self.horizon} rows or more"
+                f"{self.horizon}: expected {span} rows or more"
             )
         features = self.series.reshape(n, -1) if self.series.ndim == 1 else self.series
-        x = sliding_window_view(features, self.length, axis=0)[: self.rows]  # (rows, features, length)
-        y = sliding_window_view(self.targets[self.length :], self.horizon, axis=0)
-        self.x = WindowRows(x if self.channels_first else x.swapaxes(1, 2))
-        self.y = WindowRows(y if y.ndim == 2 else y.swapaxes(1, 2))
+        x = self._take_windows(features, self.length)  # (rows, features, length)
+        self.x = self.y = WindowRows(x if self.channels_first else x.swapaxes(1, 2))
+        if self.horizon > 0:
+            y = self._take_windows(self.targets[self.length * self.sampling_rate :], self.horizon)
+            self.y = WindowRows(y if y.ndim == 2 else y.swapaxes(1, 2))
+
+    def _take_windows(self, series: np.ndarray, length: int) -> np.ndarray:
+        """Return a view of this many values from the start of each row on, on the last axis."""
+        view = sliding_window_view(series, (length - 1) * self.sampling_rate + 1, axis=0)
+        return view[:: self.stride][: self.rows][..., :: self.sampling_rate]
 
     def __len__(self) -> int:
         return self.rows
@@ -104,8 +128,8 @@ class Windows:
         """Return the windows of the first part of the series, and the windows of the last part, which has this share.
 
         A row of the series is in the windows of one part only. With `overlap`, the first windows of the last part reach
-        back into the first part, by `length` rows: then the last part's y begin with its first row. The first part is
-        for training, the last for validation. A random split would validate on rows that were trained on.
+        back into the first part, by the length of a window. Then the last part's y begin with its first row. The first
+        part is for training, the last for validation. A random split would validate on rows that were trained on.
 
         Raise ValueError unless 0 < share < 1, and if a part is too short for a window.
         """
@@ -115,13 +139,14 @@ class Windows:
             raise ValueError(f"split: expected a share above 0 and below 1, got {share!r}")
         n = len(self.series)
         cut = n - round(n * share)
-        return self._part(0, cut), self._part(max(cut - self.length * check_bool("split: overlap", overlap), 0), n)
+        reach = self.length * self.sampling_rate * check_bool("split: overlap", overlap) * (self.horizon > 0)
+        return self._part(0, cut), self._part(max(cut - reach, 0), n)
 
     def _part(self, first: int, stop: int) -> Windows:
         targets = None if self.targets is self.series else self.targets[first:stop]
-        return Windows(
-            self.series[first:stop], self.length, self.horizon, targets=targets, channels_first=self.channels_first
-        )
+        steps = {"stride": self.stride, "sampling_rate": self.sampling_rate}
+        options: dict[str, Any] = {"targets": targets, "channels_first": self.channels_first, **steps}
+        return Windows(self.series[first:stop], self.length, self.horizon, **options)
 
     def __repr__(self) -> str:
         return f"Windows({self.rows:,} rows: x {self.x.shape[1:]}, y {self.y.shape[1:]})"

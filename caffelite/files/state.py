@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -37,6 +38,16 @@ class BaseModel(Function, recordable=True):
     def is_sequence(self) -> bool:
         """Return whether it applies `functions` one after the other."""
 
+    def min_inputs(self) -> int:
+        """Return the smallest number of inputs that the model takes; of a sequence, its first Function decides."""
+        function: Any = self
+        while isinstance(function, BaseModel) and function.is_sequence():
+            if not function.functions:
+                return 1
+            function = function.functions[0]
+        inputs = inspect.signature(function.python_code()).parameters.values()
+        return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
+
     @abstractmethod
     def all_functions(self) -> tuple[Function, ...]:
         """Return the Functions in it and in its Functions, each once. New ones become its own."""
@@ -57,14 +68,17 @@ class BaseModel(Function, recordable=True):
         """Return copies of the parameters (`0.weight`, `0.bias`, `2.weight` …) and of the buffers, by name."""
         return state_dict(self)
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Set parameters and buffers to the values of a `state_dict`.
+
+        If not `strict`, names may differ: arrays without a value stay, and other values are not used. The result has
+        both lists, `missing_keys` and `unexpected_keys`. Raise ValueError if there is no common name.
 
         Parameters are converted to the model's dtype, buffers to their own. Raise ValueError if names or shapes are
         not this model's, or if a buffer of integers can't hold a value. Raise TypeError for anything but numbers.
         After an error, nothing has changed.
         """
-        load_state_dict(self, state)
+        return load_state_dict(self, state, strict)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write parameters, buffers, the model's structure, its frozen parts and vocabularies to a safetensors file.
@@ -108,15 +122,34 @@ def state_dict(model: Function) -> dict[str, np.ndarray]:
     return {name: array.copy() for name, array in state_arrays(model).items()}
 
 
-def load_state_dict(model: Function, state: dict[str, Any]) -> None:
+class IncompatibleKeys(NamedTuple):
+    """The names that a state does not have, and the names that only the state has."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+    @classmethod
+    def compare(cls, names: Iterable[str], state: Mapping[str, Any]) -> IncompatibleKeys:
+        """Compare a model's names with a state. Raise ValueError if they have none in common."""
+        names = list(names)
+        keys = cls([name for name in names if name not in state], [name for name in state if name not in names])
+        if names and len(keys.missing_keys) == len(names):
+            raise ValueError(f"load_state_dict: the model has {names[:3]} …, and the state {list(state)[:3]} …")
+        return keys
+
+
+def load_state_dict(model: Function, state: dict[str, Any], strict: bool = True) -> IncompatibleKeys:
     """Set the model's values from a `state_dict`; see `Model.load_state_dict`."""
     parameters, buffers = named_state(model)
     if not isinstance(state, Mapping):
         raise TypeError(f"load_state_dict: expected a dict of names and arrays, got {state!r}")
-    if {*parameters, *buffers} != state.keys():
+    if strict and {*parameters, *buffers} != state.keys():
         raise ValueError(f"Model has the parameters {[*parameters, *buffers]}, got {list(state)}")
     if buffers and kernels.recorder() is not None:
         kernels.raise_unrecordable("load_state_dict")
+    keys = IncompatibleKeys.compare([*parameters, *buffers], state)
+    parameters = {name: p for name, p in parameters.items() if name in state}
+    buffers = {name: array for name, array in buffers.items() if name in state}
     new: dict[str, np.ndarray] = {}
     for name, old in (parameters | buffers).items():
         what = f"load_state_dict, {name}"
@@ -133,6 +166,7 @@ def load_state_dict(model: Function, state: dict[str, Any]) -> None:
         p.data = new[name]
     for name, array in buffers.items():
         array[...] = new[name]
+    return keys
 
 
 def fill(model: BaseModel, file: File) -> None:

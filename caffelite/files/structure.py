@@ -35,6 +35,13 @@ NAMES: dict[str, Any] = {
     **{name: getattr(initializers, name) for name in ("normal", "uniform", "orthogonal", "zeros")},
 }
 
+#: Arguments that older files do not have, and the classes that take them. A file has them only if they are not None.
+LATER_ARGUMENTS = {
+    "initializer": {"Embedding", "RNN", "GRU", "LSTM", "MultiHeadAttention", "TransformerBlock"},
+    "axis": {"GlobalAvgPool", "GlobalMaxPool"},
+    "key_dim": {"MultiHeadAttention"},
+}
+
 MAX_FUNCTIONS = 10_000  # a Function in two places counts twice
 MAX_DEPTH = 50  # levels of Functions in Functions
 
@@ -82,7 +89,11 @@ def _entries(root: Function) -> list[dict[str, Any]]:
             arguments = x.arguments() if hasattr(x, "arguments") else init_arguments(x)
         except TypeError as error:
             raise UnwritableError(str(error)) from None
-        values = {key: value(argument, f"{kind.__name__}'s {key}") for key, argument in arguments.items()}
+        values = {
+            key: value(argument, f"{kind.__name__}'s {key}")
+            for key, argument in arguments.items()
+            if argument is not None or name.get("name") not in LATER_ARGUMENTS.get(key, ())
+        }
         return {**name, "arguments": values}
 
     def value(x: Any, where: str) -> Any:

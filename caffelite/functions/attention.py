@@ -11,6 +11,7 @@ from caffelite._support.reprs import as_code, repr_with_arguments
 from caffelite.core.arrays import as_array, check_nonnegative, check_positive_integer
 from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Function, Shape, format_shape
+from caffelite.core.initializers import Initializer, check_initializer
 from caffelite.core.inputs import as_float
 from caffelite.core.modes import init_rng, is_training, register_initialized, shape_inference
 from caffelite.core.shard import current_shard
@@ -26,11 +27,12 @@ __all__ = ["MultiHeadAttention", "TransformerBlock"]
 class MultiHeadAttention(Function, recordable=True, rowwise=True):
     """Attention: each position becomes a weighted mean over all positions. Keys that match its query weigh more:
 
-            q, k, v = query(x), key(x), value(x)  cut into heads of d = size / heads numbers
+            q, k, v = query(x), key(x), value(x)  cut into heads of d numbers
 
-    x and y are (n, length, size). `query`, `key`, `value` and `output` are Linear(size, size, bias). In training, p is
-    dropped as by Dropout(dropout). The buffer `random` is the seed and the number of masks. The layer never stores a
-    matrix of length × keys.
+    x and y are (n, length, size), and d is `key_dim`, by default size / heads. `query`, `key` and `value` are
+    Linear(size, heads · d, bias, initializer=…), and `output` is the Linear back to size. In training, p is dropped as
+    by Dropout(dropout). The buffer `random` is the seed and the number of masks. The layer never stores a matrix of
+    length × keys.
 
         y = attention(x)                        # keys and values of x itself
         y = attention(x, context)               # of another sequence (n, keys, size)
@@ -58,8 +60,8 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
     y has the same bits as for the whole sequence at once. The keys of a mask are then all positions so far. A mask and
     a cache may also follow x without their names: attention(x, None, cache).
 
-    Raise ValueError unless size is a multiple of heads, for x, a context or a mask of another shape, and for a full
-    cache. Raise TypeError for a mask that is not bool, and for a cache beside a context.
+    Raise ValueError unless size is a multiple of heads or key_dim is given, for x, a context or a mask of another
+    shape, and for a full cache. Raise TypeError for a mask that is not bool, and for a cache beside a context.
 
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017. J. Su et al., "RoFormer: enhanced
     transformer with rotary position embedding", 2021.
@@ -68,26 +70,43 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
     axis_names = ("n", "length")
 
     def __init__(
-        self, size: int, heads: int, causal: bool = False, dropout: float = 0.0, bias: bool = True, rotary: bool = False
+        self,
+        size: int,
+        heads: int,
+        causal: bool = False,
+        dropout: float = 0.0,
+        bias: bool = True,
+        rotary: bool = False,
+        *,
+        initializer: Initializer | None = None,
+        key_dim: int | None = None,
     ) -> None:
         self.size, self.heads = (
             check_positive_integer(f"MultiHeadAttention: {name}", n) for name, n in (("size", size), ("heads", heads))
         )
-        if self.size % self.heads != 0:
+        self.key_dim = None if key_dim is None else check_positive_integer("MultiHeadAttention: key_dim", key_dim)
+        if self.key_dim is None and self.size % self.heads != 0:
             raise ValueError(f"MultiHeadAttention: size must be a multiple of heads, got {size} and {heads}")
         self.causal, self.bias, self.rotary = bool(causal), bool(bias), bool(rotary)
-        if self.rotary and self.size // self.heads % 2 != 0:
+        if self.rotary and self.head_size % 2 != 0:
             raise ValueError(
                 "MultiHeadAttention: rotary turns pairs of numbers, so heads have an even size; got heads of "
-                f"{self.size // self.heads} numbers"
+                f"{self.head_size} numbers"
             )
         self.dropout = check_nonnegative("MultiHeadAttention: dropout", dropout, 1.0)
-        self.query = Linear(self.size, self.size, self.bias)
-        self.key = Linear(self.size, self.size, self.bias)
-        self.value = Linear(self.size, self.size, self.bias)
-        self.output = Linear(self.size, self.size, self.bias)
+        self.initializer = check_initializer("MultiHeadAttention", initializer)
+        width = self.heads * self.head_size
+        self.query, self.key, self.value, self.output = (
+            Linear(inputs, outputs, self.bias, initializer=initializer)
+            for inputs, outputs in (*[(self.size, width)] * 3, (width, self.size))
+        )
         self.random = np.array([draw_seed(init_rng()), 0])  # the Linears are drawn already
         register_initialized(self)
+
+    @property
+    def head_size(self) -> int:
+        """The number of numbers in a head, d."""
+        return self.size // self.heads if self.key_dim is None else self.key_dim
 
     def initialize(self, rng: Any) -> None:
         """Draw the Linears, take another seed, and count the masks from 0 again."""
@@ -103,7 +122,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
         """Return an empty cache for rows of at most `max_length` positions. Raise ValueError unless causal."""
         if not self.causal:
             raise ValueError(f"{self!r} has no cache: it is not causal, so a new position changes the earlier ones")
-        return KVCache(rows, max_length, self.size, self.query.weight.dtype)
+        return KVCache(rows, max_length, self.heads * self.head_size, self.query.weight.dtype)
 
     @property
     def required_input_shape(self) -> Any:
@@ -205,9 +224,9 @@ class TransformerBlock(Function, recordable=True, rowwise=True):
         h = x + attention(norm(x)),  y = h + mlp(norm(h)),  mlp(h) = narrow(gelu(widen(h)))
 
     x and y are (n, length, size). A LayerNorm comes before each branch. `hidden`, 4 size by default, is the number of
-    units between `widen` and `narrow`. In training, dropout drops attention's probabilities and the results of both
-    branches. Masks, rotary positions, caches and errors are the same as in MultiHeadAttention: `block(x)`, `block(x,
-    mask)`, `block(x, None, cache)`.
+    units between `widen` and `narrow`. An `initializer` draws the weights of all Linears. In training, dropout drops
+    attention's probabilities and the results of both branches. Masks, rotary positions, caches and errors are the same
+    as in MultiHeadAttention: `block(x)`, `block(x, mask)`, `block(x, None, cache)`.
 
     R. Xiong et al., "On layer normalization in the transformer architecture", ICML 2020.
     """
@@ -221,17 +240,20 @@ class TransformerBlock(Function, recordable=True, rowwise=True):
         dropout: float = 0.0,
         bias: bool = True,
         rotary: bool = False,
+        *,
+        initializer: Initializer | None = None,
     ) -> None:
         self.attention_norm = LayerNorm(size, bias=bias)
-        self.attention = MultiHeadAttention(size, heads, causal, dropout, bias, rotary)
+        self.attention = MultiHeadAttention(size, heads, causal, dropout, bias, rotary, initializer=initializer)
         self.attention_dropout = Dropout(dropout)
         self.size, self.heads, self.causal = self.attention.size, self.attention.heads, self.attention.causal
         self.dropout, self.bias, self.rotary = self.attention.dropout, self.attention.bias, self.attention.rotary
         self.hidden = 4 * self.size if hidden is None else check_positive_integer("TransformerBlock: hidden", hidden)
         self.mlp_norm = LayerNorm(size, bias=bias)
-        self.widen = Linear(self.size, self.hidden, bias)
+        self.initializer = self.attention.initializer
+        self.widen = Linear(self.size, self.hidden, bias, initializer=initializer)
         self.gelu = GELU()
-        self.narrow = Linear(self.hidden, self.size, bias)
+        self.narrow = Linear(self.hidden, self.size, bias, initializer=initializer)
         self.mlp_dropout = Dropout(dropout)
 
     def cache(self, rows: int, max_length: int) -> KVCache:
@@ -265,8 +287,8 @@ class TransformerBlock(Function, recordable=True, rowwise=True):
 
     def __repr__(self) -> str:
         hidden = None if self.hidden == 4 * self.size else self.hidden
-        options = {"causal": self.causal, "dropout": self.dropout, "bias": self.bias, "rotary": self.rotary}
-        return as_code(self, self.size, self.heads, hidden=hidden, **options)
+        names = ("causal", "dropout", "bias", "rotary", "initializer")
+        return as_code(self, self.size, self.heads, hidden=hidden, **{name: getattr(self, name) for name in names})
 
 
 class KVCache:

@@ -227,18 +227,18 @@ class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
 
     x (n, in_channels, H, W), W `weight` (in_channels, out_channels / groups, k, l), y (n, out_channels, H′, W′), H′ =
     (H − 1) s − 2p + d (k − 1) + 1 + `output_padding`. (Images of s different heights have a convolution of height H.
-    `output_padding` chooses one of these heights as H′.) The gradients are the same as in `Conv2d` with x and dy
-    exchanged.
+    `output_padding` chooses one of these heights as H′.) Instead of p, `padding` may be "same": H′ = H s, and y is as
+    the gradient of a `Conv2d` with padding="same", which is TensorFlow's rule. The gradients are the same as in
+    `Conv2d` with x and dy exchanged.
 
     W and b are drawn from U(−a, a), a = 1/√(k l out_channels / groups), as in PyTorch. The order of the arguments is
     PyTorch's too. Raise ValueError for x of another shape, and unless `output_padding` is less than stride or
-    dilation.
+    dilation, and 0 with "same".
 
     M. Zeiler, D. Krishnan, G. Taylor and R. Fergus, "Deconvolutional networks", CVPR 2010.
     """
 
     is_transposed = True
-    padding: tuple[int, ...]
 
     def __init__(
         self,
@@ -246,7 +246,7 @@ class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
         out_channels: int,
         kernel_size: Integers,
         stride: Integers = 1,
-        padding: Integers = 0,
+        padding: Integers | str = 0,
         output_padding: Integers = 0,
         groups: int = 1,
         bias: bool = True,
@@ -255,7 +255,8 @@ class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
         initializer: Initializer | None = None,
     ) -> None:
         self._set_up(in_channels, out_channels, kernel_size, stride, dilation, groups, initializer)
-        self.padding = self._numbers("padding", padding, least=0)
+        is_same = isinstance(padding, str) and padding == "same"
+        self.padding = "same" if is_same else self._numbers("padding", padding, least=0)
         self.output_padding = self._numbers("output_padding", output_padding, least=0)
         for extra, s, d in zip(self.output_padding, self.stride, self.dilation, strict=True):
             if extra >= max(s, d):
@@ -263,16 +264,25 @@ class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
                     f"{type(self).__name__}: output_padding must be less than stride or dilation, got "
                     f"{output_padding}, stride {stride}, dilation {dilation}"
                 )
+        if is_same and any(self.output_padding):
+            raise ValueError(f'{type(self).__name__}: padding="same" takes no output_padding, got {output_padding}')
         self._set_parameters((self.in_channels, self.out_channels // self.groups, *self.kernel_size), bias)
 
+    def crops(self) -> list[tuple[int, int]]:
+        """Return how many pixels are cut off before and behind each axis. A negative number is added behind."""
+        if not isinstance(self.padding, str):
+            return [(p, p - extra) for p, extra in zip(self.padding, self.output_padding, strict=True)]
+        totals = [self._extent(axis) - s for axis, s in enumerate(self.stride)]
+        return [(max(total, 0) // 2, total - max(total, 0) // 2) for total in totals]
+
     def pads_before(self, lengths: Sequence[int]) -> tuple[int, ...]:
-        return self.padding
+        return tuple([before for before, _ in self.crops()])
 
     def _positions(self, shape: Shape, axis: int) -> int | None:
         length = shape[2 + axis]
         if length is None:
             return None
-        y = (length - 1) * self.stride[axis] - 2 * self.padding[axis] + self._extent(axis) + self.output_padding[axis]
+        y = (length - 1) * self.stride[axis] + self._extent(axis) - sum(self.crops()[axis])
         if y < 1:
             raise ValueError(f"{self!r} got shape {format_shape(shape)}: padding leaves no pixel of the output")
         return y

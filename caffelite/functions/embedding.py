@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.reprs import repr_with_arguments
 from caffelite.core.arrays import (
     as_array,
     as_indices,
@@ -17,7 +18,7 @@ from caffelite.core.arrays import (
     raise_bad_index,
 )
 from caffelite.core.function import Function, Shape
-from caffelite.core.initializers import normal
+from caffelite.core.initializers import Initializer, check_initializer, normal
 from caffelite.core.tensor import make_parameter
 from caffelite.functions.shape import as_rows
 
@@ -28,8 +29,8 @@ class Embedding(Function, recordable=True, rowwise=True):
     """A table of vectors that are learned, y = W[x]:  dW[x[i]] += dy[i], repeated rows in the order of x.
 
     x (n, …) integers in 0 … count − 1, W `weight` (count, size), y (n, …, size). W is drawn from N(0, 1), as in
-    PyTorch. Raise TypeError unless x is integers. Raise IndexError, with the row, for an integer that is not in the
-    table.
+    PyTorch, or by an `initializer`, (shape, rng) -> array. Raise TypeError unless x is integers. Raise IndexError, with
+    the row, for an integer that is not in the table.
 
     With `sparse`, optimizers update only the rows of W that a step used, and spend no time on the others. SGD without
     momentum, Adagrad and Adam support this, without weight decay.
@@ -38,16 +39,18 @@ class Embedding(Function, recordable=True, rowwise=True):
     takes_indices = True
     required_input_shape = (None, ...)
 
-    def __init__(self, count: int, size: int, sparse: bool = False) -> None:
+    def __init__(self, count: int, size: int, sparse: bool = False, *, initializer: Initializer | None = None) -> None:
         self.count = self.index_count = check_positive_integer("Embedding: count", count)
         self.size = check_positive_integer("Embedding: size", size)
         self.sparse = bool(sparse)
+        self.initializer = check_initializer("Embedding", initializer)
         self.weight = make_parameter("weight", (self.count, self.size), sparse=self.sparse)
         self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
         """Draw the table from a seed or a `numpy.random.Generator`."""
-        self.weight.data = normal(1.0)((self.count, self.size), np.random.default_rng(rng))
+        draw = self.initializer or normal(1.0)
+        self.weight.data = draw((self.count, self.size), np.random.default_rng(rng))
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
@@ -66,8 +69,7 @@ class Embedding(Function, recordable=True, rowwise=True):
     def backward(self, dy: np.ndarray) -> None:
         self.weight.add_grad_of(kernels.take_grad, as_rows(dy), self.indices, self.count, rows=self.indices)
 
-    def __repr__(self) -> str:
-        return f"Embedding({self.count}, {self.size}{', sparse=True' if self.sparse else ''})"
+    __repr__ = repr_with_arguments
 
 
 class PositionalEncoding(Function, recordable=True, rowwise=True):

@@ -14,7 +14,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code, repr_with_arguments
-from caffelite.core.arrays import check_bool, check_integers, reshape_array
+from caffelite.core.arrays import check_bool, check_integers, normalize_axes, reshape_array
 from caffelite.core.function import Function, Shape, format_shape
 
 __all__ = ["AvgPool1d", "AvgPool2d", "GlobalAvgPool", "GlobalMaxPool", "MaxPool1d", "MaxPool2d", "Upsample"]
@@ -151,57 +151,92 @@ class AvgPool2d(AvgPool, recordable=True, rowwise=True):
 
 
 class GlobalPool(Function):
-    """The base of the global pools: all elements of a channel become one number."""
+    """The base of the global pools: all elements along some axes become one number."""
+
+    keepdims = False
+
+    def __init__(self, axis: int | tuple[int, ...] | None = None) -> None:
+        if axis is not None:
+            name = f"{type(self).__name__}: axis"
+            axes = check_integers(name, axis, len(axis) if isinstance(axis, tuple | list) else 1, -64)
+            if 0 in axes:
+                raise ValueError(f"{name} 0 has the rows, which are not pooled; got {axis!r}")
+            axis = axes if isinstance(axis, tuple | list) else axes[0]
+        self.axis = axis
+
+    def axes(self, ndim: int) -> tuple[int, ...]:
+        """Return the axes that are pooled: by default all after the channels."""
+        return tuple(range(2, ndim)) if self.axis is None else normalize_axes(self.axis, ndim)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
         (shape,) = input_shapes
-        if len(shape) < 3 or 0 in shape[2:]:
+        expected = "(n, C, …) with an axis of places or more" if self.axis is None else f"(n, …) with axis {self.axis}"
+        try:
+            axes = self.axes(len(shape))
+        except ValueError:
+            axes = ()
+        if not axes or 0 in axes or any(shape[i] == 0 for i in axes):
             raise ValueError(
-                f"{self!r} got shape {format_shape(shape)}; expected (n, C, …) with an axis of places or more, none of "
-                "length 0 but n and C"
+                f"{self!r} got shape {format_shape(shape)}; expected {expected}, none of length 0 but n and C"
             )
-        return shape[:2]
+        return tuple([n for i, n in enumerate(shape) if i not in axes])
 
-    def _keep(self, x: np.ndarray) -> None:
-        """Keep x with all places on one axis, and the shape of x."""
-        self.output_shape(x.shape)
-        self.x, self.shape = reshape_array(x, (*x.shape[:2], math.prod(x.shape[2:]))), x.shape
+    def _keep(self, x: np.ndarray) -> Any:
+        """Keep x with all places on one axis behind the channels. Return the shape of y."""
+        y_shape: Any = self.output_shape(x.shape)
+        axes = self.axes(x.ndim)
+        self.order = (*[i for i in range(x.ndim) if i not in axes], *axes)
+        x = x.transpose(self.order)
+        self.shape = x.shape
+        self.x = reshape_array(x, (y_shape[0], math.prod(y_shape[1:]), math.prod(x.shape[len(y_shape) :])))
+        return y_shape
+
+    def _as_pooled(self, dy: np.ndarray) -> np.ndarray:
+        """Return dy as the gradient of what the kernel returned."""
+        return dy.reshape(*self.x.shape[:2], 1)
+
+    def _restore(self, dx: np.ndarray) -> np.ndarray:
+        """Return dx, which has the shape that `_keep` gave x, with the axes of x."""
+        return dx.reshape(self.shape).transpose(np.argsort(self.order))
 
     def windows(self) -> tuple[Window, Window, Window]:
         """Kernel size, stride and padding of the one window."""
         return (1, self.x.shape[2]), (1, 1), (0, 0)
 
+    __repr__ = repr_with_arguments
+
 
 class GlobalAvgPool(GlobalPool, recordable=True, rowwise=True):
     """y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
+
+    `axis`, one or a tuple, are other axes to take the mean over: `GlobalAvgPool(axis=1)` takes sequences (n, length,
+    features), such as those from an Embedding, and y is (n, features).
 
     Raise ValueError for x without positions, (n, C), and for channels without elements.
     """
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        self._keep(x)
-        return kernels.average_pool(self.x, *self.windows()).reshape(x.shape[:2])
+        y_shape = self._keep(x)
+        return kernels.average_pool(self.x, *self.windows()).reshape(y_shape)
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        dx = kernels.average_pool_grad(dy.reshape(*dy.shape, 1), self.x, *self.windows())
-        return dx.reshape(self.shape)
+        return self._restore(kernels.average_pool_grad(self._as_pooled(dy), self.x, *self.windows()))
 
 
 class GlobalMaxPool(GlobalPool, recordable=True, rowwise=True):
     """y (n, C) = the largest element of x (n, C, …) in a channel; NaN if the channel has one.
 
-    dx = dy where the element is the largest (the first of equals, or the first NaN), and 0 elsewhere. Raise ValueError
-    for x without positions, (n, C), and for channels without elements.
+    dx = dy where the element is the largest (the first of equals, or the first NaN), and 0 elsewhere. `axis` and errors
+    are as in `GlobalAvgPool`.
     """
 
     def forward(self, x: np.ndarray) -> np.ndarray:
-        self._keep(x)
+        y_shape = self._keep(x)
         y, self.indices = kernels.max_pool(self.x, *self.windows())
-        return y.reshape(x.shape[:2])
+        return y.reshape(y_shape)
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
-        dx = kernels.max_pool_grad(dy.reshape(*dy.shape, 1), self.indices, self.x, *self.windows())
-        return dx.reshape(self.shape)
+        return self._restore(kernels.max_pool_grad(self._as_pooled(dy), self.indices, self.x, *self.windows()))
 
 
 class Upsample(Function, recordable=True, rowwise=True):

@@ -21,7 +21,7 @@ from caffelite.core.arrays import (
     reshape_array,
 )
 from caffelite.core.function import Function, Shape, format_shape
-from caffelite.core.initializers import uniform
+from caffelite.core.initializers import Initializer, check_initializer, uniform
 from caffelite.core.inputs import as_float
 from caffelite.core.modes import is_training, shape_inference
 from caffelite.core.shard import current_shard
@@ -55,6 +55,8 @@ class Recurrent(Function, recordable=True):
         layers: int = 1,
         dropout: float = 0.0,
         bidirectional: bool = False,
+        *,
+        initializer: Initializer | None = None,
     ) -> None:
         name = type(self).__name__
         self.in_features = check_positive_integer(f"{name}: in_features", in_features)
@@ -62,6 +64,7 @@ class Recurrent(Function, recordable=True):
         self.sequences, self.bidirectional = bool(sequences), bool(bidirectional)
         self.layers = check_positive_integer(f"{name}: layers", layers, MAX_LAYERS)
         self.dropout = check_nonnegative(f"{name}: dropout", dropout, 1.0)
+        self.initializer = check_initializer(name, initializer)
         rows = self.gates * self.hidden
         for layer in range(self.layers):
             features = self.in_features if layer == 0 else self.directions * self.hidden
@@ -86,7 +89,10 @@ class Recurrent(Function, recordable=True):
         """Draw the parameters. In a stack, take another seed for dropout, and count the masks from 0 again."""
         rng = np.random.default_rng(rng)
         for p in self.parameters():
-            p.data = uniform(1 / math.sqrt(self.hidden))(p.shape, rng)
+            if self.initializer is None:
+                p.data = uniform(1 / math.sqrt(self.hidden))(p.shape, rng)
+            else:
+                p.data = np.transpose(self.initializer(p.shape[::-1], rng)) if p.ndim > 1 else np.zeros(p.shape)
         if self.layers > 1:
             self.random[:] = draw_seed(rng), 0
 
@@ -370,7 +376,8 @@ class RNN(Recurrent, recordable=True, rowwise=True):
 
     x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden). W
     `weight_ih` (hidden, in_features), U `weight_hh` (hidden, hidden), b `bias_ih` and c `bias_hh` (hidden,), all drawn
-    from U(−1/√hidden, 1/√hidden), as in PyTorch.
+    from U(−1/√hidden, 1/√hidden), as in PyTorch. With an `initializer`, (shape, rng) -> array, it draws the
+    transpose of each weight, a matrix (in, out) like a Linear's for all gates at once, and the biases are 0.
 
     The first state is 0, or the h (n, hidden) that you give. `rnn(x, h)` returns (y, the last state), from which the
     next part of a long sequence continues. `rnn(x, lengths=…)` takes the number of steps of each row, (n,) integers in
@@ -408,7 +415,7 @@ class GRU(Recurrent, recordable=True, rowwise=True):
 
     x (n, length, in_features) → the last state (n, hidden), or with `sequences` all of them (n, length, hidden). W
     `weight_ih` (3 hidden, in_features), U `weight_hh` (3 hidden, hidden), b `bias_ih`, c `bias_hh`, each for r, z and n
-    in this order, drawn as in PyTorch.
+    in this order, drawn as in PyTorch or by an `initializer`, as in `RNN`.
 
         y = gru(x)                      # from a state of 0
         y, last = gru(x, h)             # from the state h (n, hidden), and the last state too
@@ -435,7 +442,7 @@ class LSTM(Recurrent, recordable=True, rowwise=True):
 
     x (n, length, in_features) → the last h (n, hidden), or with `sequences` all of them (n, length, hidden). W
     `weight_ih` (4 hidden, in_features), U `weight_hh` (4 hidden, hidden), b `bias_ih`, c `bias_hh`, each for i, f, g
-    and o in this order, drawn as in PyTorch.
+    and o in this order, drawn as in PyTorch or by an `initializer`, as in `RNN`.
 
         y = lstm(x)                     # from states of 0
         y, (h, c) = lstm(x, h, c)       # from these states, (n, hidden) each, and the last states too

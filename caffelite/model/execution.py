@@ -82,6 +82,12 @@ class GraphExecution:
         return dxs[0] if len(dxs) == 1 else tuple(dxs)
 
 
+def unpack_inputs(model: Container, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return the inputs of a call. For a model of several inputs, a tuple alone has all of them, as in `predict`."""
+    is_packed = len(inputs) == 1 and isinstance(inputs[0], tuple) and model.min_inputs() > 1
+    return inputs[0] if is_packed else inputs
+
+
 def as_input(model: Container, x: Any) -> Any:
     """Return x as `call` gets it: floats as a Tensor, everything else as it is."""
     if is_sparse(x):

@@ -24,7 +24,7 @@ from caffelite.files import structure
 from caffelite.model import predict as predicting
 from caffelite.model import shapes, summary
 from caffelite.model.container import Container
-from caffelite.model.execution import GraphExecution, SequentialExecution, as_input, check_outputs
+from caffelite.model.execution import GraphExecution, SequentialExecution, as_input, check_outputs, unpack_inputs
 from caffelite.model.misfit import check_sequence
 from caffelite.model.state import ModelState
 from caffelite.optimizers import Optimizer
@@ -147,13 +147,14 @@ class Model(Container, recordable=True):
         return inputs[0]
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        """Apply `call` to Tensors, or to arrays or lists of the model's dtype.
+        """Apply `call` to Tensors, or to arrays or lists of the model's dtype: `model(a, b)`, or `model((a, b))`.
 
         The outputs' graph consists of the model's Functions, not of the model itself.
         """
         self.all_functions()
         if named:
             inputs = self._order_inputs(inputs, named)
+        inputs = unpack_inputs(self, inputs)
         if type(self).forward is not Model.forward and self.is_sequence():
             return super().__call__(*inputs)  # the subclass has a `forward` of its own
         recording = kernels.recorder()
@@ -165,7 +166,7 @@ class Model(Container, recordable=True):
         """Compute with arrays, through copies of all Functions. The copies keep what `backward` needs."""
         self.all_functions()
         execution = self._execution = SequentialExecution(self) if self.is_sequence() else GraphExecution(self)
-        return execution.forward(*inputs)
+        return execution.forward(*unpack_inputs(self, inputs))
 
     def backward(self, dy: Any) -> Any:
         """Return the gradient of every float input, back through what the last `forward` applied.

@@ -24,7 +24,7 @@ from caffelite._support.warnings import warn
 from caffelite.core.arrays import FLOATS, as_real, check_nonnegative, check_positive
 from caffelite.core.python_callback import replay_in_python
 from caffelite.optimizers.groups import Group, Parameters, as_groups
-from caffelite.optimizers.schedules import ScheduleState, tabulate, to_writeable
+from caffelite.optimizers.schedules import ScheduleState, find_rate, scale_rates, tabulate, to_writeable
 from caffelite.optimizers.segments import Segment, find_segments
 
 INF = float("inf")
@@ -98,7 +98,7 @@ class Optimizer(ABC):
             if callable(group["lr"]):
                 rates = tabulate(group["lr"])
                 self._schedule_state.begin(i, rates)
-                group["lr"] = float(rates[0])
+                group["lr"] = find_rate(rates, 0)
             rows.append(self._check_hyper(self._numbers(group), i))
         self.hyper_names = tuple(rows[0])
         self._hyper = np.array([list(row.values()) for row in rows])
@@ -194,15 +194,15 @@ class Optimizer(ABC):
         for group in range(len(self.hyper)):
             self._set_hyper(group, "lr", value)
 
-    def scale_lr(self, factor: float) -> None:
-        """Multiply the rates of all groups, and all rates of their schedules, by a factor.
+    def scale_lr(self, factor: float, min_lr: float = 0.0) -> None:
+        """Multiply the rates of all groups, and all rates of their schedules, by a factor, but not below `min_lr`.
 
-        Raise ValueError if the factor is negative or not finite.
+        A rate that is below `min_lr` already stays. Raise ValueError if a number is negative or not finite.
         """
         self._raise_if_recording("lr")
-        factor = check_nonnegative("factor", factor)
-        self.hyper[:, 0] *= factor
-        self._schedule_state.scale(factor)
+        factor, min_lr = check_nonnegative("factor", factor), check_nonnegative("min_lr", min_lr)
+        scale_rates(self.hyper[:, 0], factor, min_lr)
+        self._schedule_state.scale(factor, min_lr)
 
     def warn_of_rates(self, steps: int | None) -> None:
         """Warn if all rates are 0, or if a schedule ends within the next `steps` steps; None: it is unknown."""
@@ -261,7 +261,7 @@ class Optimizer(ABC):
         if name not in self.hyper_names:
             raise KeyError(f"{type(self).__name__} has {list(self.hyper_names)}, got {name!r}")
         rates = tabulate(value) if name == "lr" and callable(value) else None
-        number = value if rates is None else float(rates[0])
+        number = value if rates is None else find_rate(rates, 0)
         number = check_nonnegative(name, number, self.limits.get(name, INF))
         if name != "lr":
             self._check_combination({**self._hyper_values(group), name: number}, group)

@@ -16,7 +16,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.optimizers.base import Optimizer
 
-__all__ = ["SGD", "Adagrad", "Adam", "AdamW", "Lion", "NAdam", "RMSProp"]
+__all__ = ["SGD", "Adadelta", "Adagrad", "Adam", "AdamW", "Lion", "NAdam", "RMSProp"]
 
 
 class SGD(Optimizer, recordable=True):
@@ -91,6 +91,30 @@ class Adagrad(Optimizer, recordable=True):
     def step(self) -> None:
         # s[i] += g'[i]²;  w[i] −= lr g'[i] / (√s[i] + ε): `adagrad` in _kernels/loops/update.pyx
         self._update("adagrad")
+
+
+class Adadelta(Optimizer, recordable=True):
+    """Adadelta: a step for each element, from running means of its squared gradient and of its squared steps.
+
+        v ← ρ v + (1 − ρ) g'²,   d = g' √(u + ε) / √(v + ε),   u ← ρ u + (1 − ρ) d²,   w ← w − lr d    (v₀ = u₀ = 0)
+
+    The first steps are short, about √ε. With ε = 0, nothing moves. Raise ValueError unless 0 ≤ ρ < 1.
+
+    M. Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701 (with lr as PyTorch has it).
+    """
+
+    limits: ClassVar[dict[str, float]] = {"rho": 1.0}
+    nonnegative_state = frozenset({"square", "square_step"})
+    changes_all = None
+
+    def __init__(
+        self, parameters: Any, lr: Any = 1.0, rho: float = 0.9, eps: float = 1e-6, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, lr, rho=rho, eps=eps, weight_decay=weight_decay)
+        self.keep("square", "square_step")
+
+    def step(self) -> None:
+        self._update("adadelta")  # the formula above, for each element: `adadelta` in _kernels/loops/update.pyx
 
 
 class RMSProp(Optimizer, recordable=True):

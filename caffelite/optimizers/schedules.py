@@ -2,6 +2,8 @@
 
 A schedule s is a function of the step t, counted from 0, with an attribute `steps`. s(0) … s(steps) are its rates, and
 s(steps) is the rate of every later step. With a warm-up, the first `warmup` steps have the rates lr (t + 1) / warmup.
+
+The table of a schedule without an end has a rate for each `every` steps, down to 0, and begins with −every.
 """
 
 from __future__ import annotations
@@ -26,12 +28,13 @@ class Schedule:
     def __init__(self, text: str, rates: np.ndarray) -> None:
         if not np.isfinite(rates).all():
             raise ValueError(f"{text} has a rate that is not finite, at step {np.isfinite(rates).argmin()}")
-        self.text, self.rates, self.steps = text, rates, len(rates) - 1
+        self.text, self.rates = text, rates
+        self.steps = len(rates) - 1 if has_end(rates) else math.inf
 
     def __call__(self, t: int) -> float:
         if operator.index(t) < 0:
             raise ValueError(f"{self!r} begins at step 0, got {t}")
-        return float(self.rates[min(t, self.steps)])
+        return find_rate(self.rates, t)
 
     def __repr__(self) -> str:
         return self.text
@@ -66,12 +69,35 @@ def exponential(lr: float, steps: int, end: float) -> Schedule:
     return Schedule(f"exponential({lr:g}, {steps}, {end:g})", rates)
 
 
-def steps(lr: float, steps: int, every: int, factor: float) -> Schedule:
-    """Multiply the rate by `factor` after every `every` steps: s = lr factor^⌊t / every⌋."""
-    t, lr, factor = _step_range(steps), check_nonnegative("lr", lr), check_nonnegative("factor", factor)
+def steps(lr: float, steps: int | None = None, every: Any = None, factor: Any = None) -> Schedule:
+    """Multiply the rate by `factor` after every `every` steps: s = lr factor^⌊t / every⌋.
+
+    Give `every` and `factor`. After `steps` steps, the rate stays; without `steps`, it falls without an end. Raise
+    ValueError for a factor above 1, or very close to 1, without `steps`.
+    """
+    lr, factor = check_nonnegative("lr", lr), check_nonnegative("factor", factor)
+    every = check_positive_integer("every", every, math.inf)
     with np.errstate(over="ignore", invalid="ignore"):
-        rates = lr * factor ** (t // min(check_positive_integer("every", every, math.inf), t.size))
+        if steps is None:
+            powers = lr * factor ** np.arange(_count_drops(lr, factor), dtype=np.float64)
+            return Schedule(f"steps({lr:g}, every={every}, factor={factor:g})", np.append(-min(every, 2.0**53), powers))
+        t = _step_range(steps)
+        rates = lr * factor ** (t // min(every, t.size))
     return Schedule(f"steps({lr:g}, {steps}, every={every}, factor={factor:g})", rates)
+
+
+def _count_drops(lr: float, factor: float) -> int:
+    """Return the number of rates lr factorⁿ until they are 0, or 1 if they do not change."""
+    if factor > 1:
+        raise ValueError(
+            f"steps: a rate that grows needs the number of steps, steps(lr, steps, …), got factor {factor:g}"
+        )
+    if lr == 0 or factor in (0, 1):
+        return 1 + (factor == 0)
+    count = 3 + int((math.log(lr) - math.log(5e-324)) / -math.log(factor))
+    if count > 10_000_000:
+        raise ValueError(f"steps: the factor {factor} is so close to 1 that it needs the number of steps")
+    return count
 
 
 def one_cycle(lr: float, steps: int) -> Schedule:
@@ -110,6 +136,22 @@ def _step_range(steps: int) -> np.ndarray:
 
 
 # ---- following them -------------------------------------------------------------------------------------------------
+
+
+def has_end(rates: np.ndarray) -> bool:
+    """Return whether a table has the rate of each step, up to a last one."""
+    return bool(rates[0] >= 0)
+
+
+def find_rate(rates: np.ndarray, t: int) -> float:
+    """Return the rate of step t in a table, as the kernel `follow` does."""
+    i = min(t, len(rates) - 1) if has_end(rates) else 1 + int(min(min(t, 2**53) / -rates[0], len(rates) - 2))
+    return float(rates[i])
+
+
+def scale_rates(rates: np.ndarray, factor: float, min_lr: float) -> None:
+    """Multiply rates by a factor, in place, but no rate that is above `min_lr` falls below it."""
+    rates[...] = np.where(rates > 0, np.maximum(rates * factor, np.minimum(rates, min_lr)), rates)
 
 
 def tabulate(schedule: Any) -> np.ndarray:
@@ -190,16 +232,16 @@ class ScheduleState:
             else:
                 self.begin(group, *schedule)
 
-    def scale(self, factor: float) -> None:
+    def scale(self, factor: float, min_lr: float = 0.0) -> None:
         """Multiply the rates of all schedules. This changes arrays, so recorded steps see it too."""
         for entry in self._rates_and_t:
             if entry is not None:
-                entry[0][...] *= factor
+                scale_rates(entry[0], factor, min_lr)
 
     def warn_if_short(self, steps: int | None) -> None:
         """Warn if a schedule ends within the next `steps` steps. None: warn if it has ended with rate 0."""
         for entry in self._rates_and_t:
-            if entry is None or entry[1][0] < 0:
+            if entry is None or entry[1][0] < 0 or not has_end(entry[0]):
                 continue
             rates, t = entry[0], int(entry[1][0])
             total = len(rates) - 1
@@ -247,7 +289,9 @@ def _read_schedule(state: dict[str, Any], schedule: str, t: str) -> tuple[np.nda
     if schedule not in state and t not in state:
         return None
     rates, step = (as_real(state.get(name, np.nan), np.float64, f"state {name!r}") for name in (schedule, t))
-    if rates.ndim != 1 or rates.size < 2 or not ((rates >= 0) & (rates < np.inf)).all():
+    is_table = rates.ndim == 1 and rates.size > 1
+    own_rates = rates[1:] if is_table and rates[0] <= -1 and rates[0] == np.floor(rates[0]) else rates
+    if not is_table or not ((own_rates >= 0) & (own_rates < np.inf)).all():
         raise ValueError(f"state {schedule!r} must be a vector of rates, finite and 0 or more")
     if step.ndim != 0 or not 0 <= step < 2**53 or step != np.floor(step):
         raise ValueError(f"state {t!r} must be a number of steps, got {state.get(t)!r}")

@@ -199,6 +199,9 @@ def make_attention(m: Any) -> Function:
 
 
 def make_attention_module(f: Any) -> nn.Module:
+    if f.heads * f.head_size != f.size:
+        size = f.size / f.heads
+        raise ValueError(f"has key_dim={f.key_dim}, and PyTorch's heads have size / heads = {size:g} numbers")
     return _set_causal(f, modules.SelfAttention(f.size, f.heads, f.dropout, f.bias, batch_first=True))
 
 
@@ -230,6 +233,20 @@ def projections(torch_prefix: str, function_prefix: str) -> dict[str, str]:
         f"{torch_prefix}out_proj.weight": f"{function_prefix}output.weight.T",
         f"{torch_prefix}out_proj.bias": f"{function_prefix}output.bias",
     }
+
+
+def pair_transposed_convolutions(function_class: Any, module_class: Any) -> LayerPair:
+    """Return a row for transposed convolutions. PyTorch's padding is numbers."""
+
+    def to_module(f: Any) -> nn.Module:
+        padding, extra = [before for before, _ in f.crops()], [before - behind for before, behind in f.crops()]
+        if min(extra) < 0:
+            raise ValueError("cuts one pixel more behind than before, and PyTorch's padding is the same on both sides")
+        sizes = f.in_channels, f.out_channels, f.kernel_size, f.stride, padding, extra
+        return module_class(*sizes, f.groups, f.bias is not None, f.dilation)
+
+    pair = pair_layers(function_class, module_class, f"{CONVOLUTION} output_padding", SAME)
+    return pair._replace(to_module=to_module)
 
 
 CONVOLUTION = "in_channels out_channels kernel_size stride padding dilation groups bias"
@@ -264,14 +281,14 @@ LAYER_PAIRS = [
     pair_layers(cl.Embedding, nn.Embedding, "num_embeddings=count embedding_dim=size sparse", {"weight": "weight"}),
     pair_layers(cl.Conv1d, nn.Conv1d, CONVOLUTION, SAME),
     pair_layers(cl.Conv2d, nn.Conv2d, CONVOLUTION, SAME),
-    pair_layers(cl.ConvTranspose1d, nn.ConvTranspose1d, f"{CONVOLUTION} output_padding", SAME),
-    pair_layers(cl.ConvTranspose2d, nn.ConvTranspose2d, f"{CONVOLUTION} output_padding", SAME),
+    pair_transposed_convolutions(cl.ConvTranspose1d, nn.ConvTranspose1d),
+    pair_transposed_convolutions(cl.ConvTranspose2d, nn.ConvTranspose2d),
     pair_layers(cl.MaxPool1d, nn.MaxPool1d, "kernel_size stride padding ceil_mode=ceil"),
     pair_layers(cl.MaxPool2d, nn.MaxPool2d, "kernel_size stride padding ceil_mode=ceil"),
     pair_layers(cl.AvgPool1d, nn.AvgPool1d, "kernel_size stride padding"),
     pair_layers(cl.AvgPool2d, nn.AvgPool2d, "kernel_size stride padding"),
-    pair_layers(cl.GlobalAvgPool, modules.GlobalAvgPool),
-    pair_layers(cl.GlobalMaxPool, modules.GlobalMaxPool),
+    pair_layers(cl.GlobalAvgPool, modules.GlobalAvgPool, "axis"),
+    pair_layers(cl.GlobalMaxPool, modules.GlobalMaxPool, "axis"),
     LayerPair(None, nn.AdaptiveAvgPool1d, make_global_pool(cl.GlobalAvgPool, 1)),
     LayerPair(None, nn.AdaptiveAvgPool2d, make_global_pool(cl.GlobalAvgPool, 2)),
     LayerPair(None, nn.AdaptiveAvgPool3d, make_global_pool(cl.GlobalAvgPool, 3)),

@@ -49,18 +49,32 @@ class Reshape(nn.Module):
         return x.reshape(len(x), *self.shape)
 
 
-class GlobalAvgPool(nn.Module):
-    """The mean of each channel, (n, C, …) → (n, C)."""
+class GlobalPool(nn.Module):
+    """The base of the global pools: of each channel, (n, C, …) → (n, C), or along another `axis` or several."""
+
+    def __init__(self, axis: Any = None) -> None:
+        super().__init__()
+        self.axis = axis
+
+    def move_places(self, x: Any) -> Any:
+        """Return x with all elements that are pooled along the last axis."""
+        axes = tuple(range(2, x.ndim)) if self.axis is None else self.axis
+        axes = axes if isinstance(axes, tuple) else (axes,)
+        return x.movedim(axes, tuple(range(-len(axes), 0))).flatten(-len(axes))
+
+
+class GlobalAvgPool(GlobalPool):
+    """The mean of all elements that are pooled."""
 
     def forward(self, x: Any) -> Any:
-        return x.flatten(2).mean(2)
+        return self.move_places(x).mean(-1)
 
 
-class GlobalMaxPool(nn.Module):
-    """The largest element of each channel, (n, C, …) → (n, C)."""
+class GlobalMaxPool(GlobalPool):
+    """The largest of all elements that are pooled; of equals the first."""
 
     def forward(self, x: Any) -> Any:
-        return x.flatten(2).max(2).values
+        return self.move_places(x).max(-1).values
 
 
 class PositionalEncoding(nn.Module):

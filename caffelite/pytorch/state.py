@@ -74,7 +74,7 @@ def _attribute(function: Any, path: str) -> Any:
     return function
 
 
-def load_state_dict(model: Function, state: Mapping[str, Any]) -> None:
+def load_state_dict(model: Function, state: Mapping[str, Any], strict: bool = True) -> files.IncompatibleKeys:
     """Set parameters and buffers from a state dict of PyTorch, for a model of the same structure.
 
     Names are PyTorch's: numbers in a sequence, `0.weight`, and attributes of a model that writes `call`. If the state
@@ -84,7 +84,8 @@ def load_state_dict(model: Function, state: Mapping[str, Any]) -> None:
     Values are Tensors of PyTorch or arrays, and become the model's dtype. bfloat16 and float16 stay exact. Random
     streams and numbers that PyTorch does not have, such as the seed of a Dropout, do not change.
 
-    ValueError naming all arrays that are missing, unexpected or of another shape. Then nothing has changed.
+    ValueError naming all arrays that are missing, unexpected or of another shape. Then nothing has changed. If not
+    `strict`, arrays may be missing or unexpected. The result has both lists, `missing_keys` and `unexpected_keys`.
     """
     if not isinstance(model, Function):
         raise TypeError(f"load_state_dict takes a Model or a Function, got {type(model).__name__}")
@@ -94,14 +95,25 @@ def load_state_dict(model: Function, state: Mapping[str, Any]) -> None:
     if isinstance(model, cl.Model) and model.is_sequence() and len(model) == 1:
         is_alone = not any(str(name).startswith("0.") for name in state)
         part = model[0] if is_alone else model
-    store(model, match_state(torch_arrays(part), state, "load_state_dict: "))
+    arrays = torch_arrays(part)
+    store(model, match_state(arrays, state, "load_state_dict: ", strict))
+    return files.IncompatibleKeys.compare(arrays, _drop_batch_counts(state))
 
 
-def match_state(arrays: dict[str, TorchArray], state: Mapping[str, Any], where: str) -> list[tuple[Any, np.ndarray]]:
+def _drop_batch_counts(state: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in state.items() if str(name).rpartition(".")[2] != BATCH_COUNT}
+
+
+def match_state(
+    arrays: dict[str, TorchArray], state: Mapping[str, Any], where: str, strict: bool = True
+) -> list[tuple[Any, np.ndarray]]:
     """Return the own arrays and the values for them. ValueError unless names and shapes fit."""
-    state = {name: value for name, value in state.items() if str(name).rpartition(".")[2] != BATCH_COUNT}
-    wrong = [f"{name} is missing" for name in arrays if name not in state]
-    wrong += [f"{name} is unexpected" for name in state if name not in arrays]
+    state, wrong = _drop_batch_counts(state), []
+    if strict:
+        wrong += [f"{name} is missing" for name in arrays if name not in state]
+        wrong += [f"{name} is unexpected" for name in state if name not in arrays]
+    else:
+        files.IncompatibleKeys.compare(arrays, state)
     values = {name: _as_array(state[name], where + name) for name in arrays if name in state}
     for name, value in values.items():
         if value.shape != arrays[name].shape:
@@ -110,7 +122,10 @@ def match_state(arrays: dict[str, TorchArray], state: Mapping[str, Any], where: 
         more = f" and {len(wrong) - MAX_NAMED} more" if len(wrong) > MAX_NAMED else ""
         raise ValueError(f"{where}{'; '.join(wrong[:MAX_NAMED])}{more}")
     return [
-        pair for name, array in arrays.items() for pair in zip(array.arrays, array.split(values[name]), strict=True)
+        pair
+        for name, array in arrays.items()
+        if name in values
+        for pair in zip(array.arrays, array.split(values[name]), strict=True)
     ]
 
 

@@ -193,7 +193,10 @@ def check_batches(
         elif inspect.isgeneratorfunction(x):
             got += ": call it, because it returns such an iterable"
         elif hasattr(x, "__getitem__") and hasattr(x, "__len__"):
-            got += ": give it __iter__, such as (self[i] for i in range(len(self)))"
+            got += (
+                ": if x[i] is a row, as in PyTorch, give cl.DataGenerator(x); if x[i] is a batch, give it __iter__, "
+                "such as (self[i] for i in range(len(self)))"
+            )
         raise ValueError(f"{name} without y has to be a DataGenerator or an iterable of (x, y) batches, got {got}")
     for option, value in _drop_none(options).items():
         if getattr(generator, option, None) != value:
@@ -257,6 +260,10 @@ def prepare_batch(model: BaseModel, batch: Any, loss: Function) -> tuple[Batch, 
         kind = f"{len(batch)} parts" if isinstance(batch, tuple | list) else type(batch).__name__
         raise TypeError(f"without y, x must give batches (x, y) or (x, y, weights), got a batch that is {kind}")
     inputs, column_names = model_inputs(model, "a batch's x", batch[0])
+    if len(batch) == 3 and len(inputs) < (min_inputs := model.min_inputs()):
+        raise ValueError(
+            f"the model takes {min_inputs} inputs, and a batch of 3 arrays is (x, y, weights): give ((x1, x2), y)"
+        )
     y = tuple([as_targets(a, model.dtype, name) for name, a in loss_targets(loss, batch[1])])
     rows = len(y[0]) if y[0].ndim > 0 else 0
     if rows == 0 or any(a.shape[:1] != (rows,) for a in (*inputs, *y)):
@@ -297,20 +304,12 @@ def model_inputs(
     Raise ValueError if the columns differ from the model's known columns, or from `expected` if it knows none. Raise
     ValueError for rows without names if the `frame_reader` has numbers and categories.
     """
-    if isinstance(x, list) and (min_inputs := _min_inputs(model)) > 1:
+    if isinstance(x, list) and (min_inputs := model.min_inputs()) > 1:
         raise ValueError(f"{name}: the model takes {min_inputs} inputs, got 1{tuple_hint(x)}")
     takes_indices, reader, known = model.takes_indices, None, None
     if takes_indices or type(x) is not np.ndarray:  # in the usual case there are no names to look up
         reader, known = model.frame_reader, known_columns(model, expected)
     return as_inputs(x, model.input_dtype, takes_indices, name, reader, known)
-
-
-def _min_inputs(model: BaseModel) -> int:
-    """Return the smallest number of inputs that the model takes."""
-    if model.is_sequence():
-        return 1
-    inputs = inspect.signature(model.python_code()).parameters.values()
-    return sum(x.default is x.empty and x.kind in (x.POSITIONAL_ONLY, x.POSITIONAL_OR_KEYWORD) for x in inputs)
 
 
 def check_rows(model: BaseModel, name: str, inputs: tuple[np.ndarray, ...]) -> Any:

@@ -108,6 +108,11 @@ def layer_models():
                 *[cl.TransformerBlock(6, 3, causal=True, rotary=True), cl.TransformerBlock(6, 1), cl.GlobalAvgPool()],
             ],
         ),
+        ((4, 5), [cl.ConvTranspose1d(4, 2, 5, 2, "same"), cl.Tanh(), cl.ConvTranspose1d(2, 2, 2, 3, "same", groups=2)]),
+        ((4, 3, 5), [cl.ConvTranspose2d(4, 2, (3, 4), 2, "same")]),
+        ((7, 4), [cl.Tanh(), cl.GlobalAvgPool(axis=1), cl.Linear(4, 2)]),
+        ((3, 4, 5), [cl.GlobalMaxPool(axis=(3, 1)), cl.Linear(4, 2)]),
+        ((5, 6), [cl.MultiHeadAttention(6, 2, True, key_dim=4, rotary=True), cl.MultiHeadAttention(6, 4, key_dim=3)]),
         ((1,), [cl.Linear(1, 1), cl.Residual(cl.Linear(1, 1, bias=False))]),
     ]
     return [(shape, cl.Model(layers, seed=1)) for shape, layers in models]

@@ -163,7 +163,16 @@ def torchs_attention(torch, x, context, parameters, heads, causal, mask, kept, r
 
 
 def multi_head(
-    shape, heads, causal=False, masked=False, dropout=0.0, bias=True, training=True, keys=None, rotary=False
+    shape,
+    heads,
+    causal=False,
+    masked=False,
+    dropout=0.0,
+    bias=True,
+    training=True,
+    keys=None,
+    rotary=False,
+    key_dim=None,
 ):
     """With `keys`, of a context of so many positions; a causal layer gets as many as x has, at least."""
     keys = max(keys, shape[1]) if causal and keys is not None else keys
@@ -187,7 +196,9 @@ def multi_head(
         return torchs_attention(torch, *parts(*arrays), kept, rotary)
 
     return Case(
-        lambda: seed_function(functions.MultiHeadAttention(shape[2], heads, causal, dropout, bias, rotary)),
+        lambda: seed_function(
+            functions.MultiHeadAttention(shape[2], heads, causal, dropout, bias, rotary, key_dim=key_dim)
+        ),
         (shape,) if keys is None else (shape, (shape[0], keys, shape[2])),
         judge,
         pytorch,
@@ -283,6 +294,8 @@ def random_shapes(*between, fewest=1, behind=()):
     return st.tuples(shape, *between, options).map(arguments)
 
 
+OPTIONS = (False, False, 0.0, True, True)  # the defaults of the arguments between heads and keys
+
 CASES = [
     Family(
         multi_head,
@@ -293,6 +306,8 @@ CASES = [
             *[((2, 5, 6), 3, False, "pairs"), ((5, 5, 6), 3, True, "pairs"), ((2, 3, 4), 2, True, "rows", 0.2)],
             *[((2, 5, 6), 2, False, masked, 0.0, True, True, 7) for masked in (False, True, "pairs", "rows")],
             *[((2, 3, 4), 1, True, True, 0.2, False, True, 70, True), ((2, 2, 2), 1, False, "pairs")],
+            *[((2, 5, 3), 2, True, True, 0.2, True, True, None, False, 5), ((3, 4, 6), 2, *OPTIONS, None, False, 1)],
+            ((2, 3, 5), 3, *OPTIONS, 7, True, 4),
         ],
         empty=[
             *[((0, 3, 4), 2), ((2, 0, 4), 2, True), ((0, 3, 4), 2, False, True)],

@@ -22,6 +22,7 @@ class Geometry(NamedTuple):
     dilation: tuple[int, ...] = (1, 1)
     groups: int = 1
     bias: bool = True
+    images: tuple[int, ...] | None = None  # the size of a transposed convolution's y, if its padding is a word
 
     @property
     def axes(self):
@@ -29,7 +30,7 @@ class Geometry(NamedTuple):
 
     def pads(self):
         """Before and behind, along each axis."""
-        along = zip(self.size, self.kernel, self.stride, self.dilation, strict=False)
+        along = zip(self.images or self.size, self.kernel, self.stride, self.dilation, strict=False)
         if self.padding == "causal":
             return [(d * (k - 1), 0) for _, k, _, d in along]
         if self.padding == "same":  # so many that there are n / s windows, rounded up
@@ -137,10 +138,15 @@ def transposed_layer(*geometry):
     *geometry, more = geometry
     g = Geometry(*geometry)
     channels, out_channels = (g.groups * c for c in g.channels)
-    size = [
-        (n - 1) * s - 2 * p + d * (k - 1) + 1 + m
-        for n, k, s, p, d, m in zip(g.size, g.kernel, g.stride, g.padding, g.dilation, more, strict=True)
-    ]
+    is_same = g.padding == "same"
+    if is_same:
+        size = [n * s for n, s in zip(g.size, g.stride, strict=True)]
+        g = g._replace(images=tuple(size))
+    else:
+        size = [
+            (n - 1) * s - 2 * p + d * (k - 1) + 1 + m
+            for n, k, s, p, d, m in zip(g.size, g.kernel, g.stride, g.padding, g.dilation, more, strict=True)
+        ]
     axes = (0, *range(2, 2 + g.axes))
     make = functions.ConvTranspose1d if g.axes == 1 else functions.ConvTranspose2d
 
@@ -155,7 +161,13 @@ def transposed_layer(*geometry):
 
     def pytorch(torch, x, w, b=None):
         convolution = torch.nn.functional.conv_transpose1d if g.axes == 1 else torch.nn.functional.conv_transpose2d
-        return convolution(x, w, b, g.stride, g.padding, more, g.groups, g.dilation)
+        if not is_same:
+            return convolution(x, w, b, g.stride, g.padding, more, g.groups, g.dilation)
+        extents = [d * (k - 1) + 1 for d, k in zip(g.dilation, g.kernel, strict=True)]
+        short = [max(s - extent, 0) for s, extent in zip(g.stride, extents, strict=True)]
+        y = convolution(x, w, None, g.stride, 0, 0, g.groups, g.dilation)
+        y = torch.nn.functional.pad(y, [n for m in reversed(short) for n in (0, m)])
+        return g.crop(y) if b is None else g.crop(y) + b.reshape(-1, *[1] * g.axes)
 
     return Case(
         lambda: make(channels, out_channels, g.kernel, g.stride, g.padding, more, g.groups, g.bias, g.dilation),
@@ -180,6 +192,8 @@ def geometries(draw, axes, transposed=False):
     )
     extents = [d * (k - 1) + 1 for k, d in zip(kernel, dilation, strict=True)]
     n, bias = draw(st.integers(1, 3) | st.integers(1, 35)), draw(st.booleans())
+    if transposed and draw(st.booleans()):
+        return (n, channels, size, kernel, stride, "same", dilation, groups, bias, (0,) * axes)
     if transposed:
         most = [(m - 1) * s + e for m, s, e in zip(size, stride, extents, strict=True)]
         padding = tuple([draw(st.integers(0, (m - 1) // 2)) for m in most])
@@ -248,6 +262,7 @@ CASES = [
             (17, (16, 3), (4, 4), (4, 4), (2, 2), (1, 1), (1, 1), 1, False, (0, 0)),
             (17, (40, 4), (4, 4), (3, 3), (2, 1), (1, 1), (1, 2), 1, True, (1, 1)),
             (2, (2, 1), (3, 3), (2, 3), (3, 3), (0, 0), (2, 1), 3, True, (2, 2)),
+            (2, (2, 3), (3, 4), (3, 2), (2, 3), "same", (1, 1), 1, True, (0, 0)),
         ],
         empty=[(0, (2, 3), (3, 3), (3, 3), (2, 2), (0, 0), (1, 1), 1, True, (0, 0))],
         random=geometries(2, transposed=True),
@@ -260,6 +275,9 @@ CASES = [
             (2, (40, 33), (5,), (4,), (2,), (0,), (2,), 1, False, (0,)),
             (2, (17, 20), (6,), (3,), (1,), (1,), (1,), 1, True, (0,)),
             (2, (2, 1), (3,), (2,), (3,), (0,), (1,), 3, True, (2,)),
+            (3, (2, 3), (4,), (3,), (2,), "same", (1,), 1, True, (0,)),
+            (2, (17, 5), (5,), (7,), (2,), "same", (2,), 1, False, (0,)),
+            (2, (1, 2), (3,), (2,), (4,), "same", (1,), 2, True, (0,)),
         ],
         empty=[(0, (2, 3), (3,), (3,), (2,), (0,), (1,), 1, True, (0,))],
         random=geometries(1, transposed=True),

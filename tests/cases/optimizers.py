@@ -67,6 +67,13 @@ def adagrad(w, g, t, s, lr=0.01, eps=1e-10, weight_decay=0.0):
     return w - lr * d / (np.sqrt(s) + eps), s
 
 
+def adadelta(w, g, t, v, u, lr=1.0, rho=0.9, eps=1e-6, weight_decay=0.0):
+    d = g + weight_decay * w
+    v = rho * v + (1 - rho) * d**2
+    step = d * np.sqrt(u + eps) / np.sqrt(v + eps)
+    return w - lr * step, v, rho * u + (1 - rho) * step**2
+
+
 def rmsprop(w, g, t, v, b, lr=1e-3, alpha=0.99, eps=1e-8, momentum=0.0, weight_decay=0.0):
     d = g + weight_decay * w
     v = alpha * v + (1 - alpha) * d**2
@@ -148,6 +155,21 @@ RULES = [
             "Adagrad with a large ε": {"eps": 1e-2},
         },
         nonnegative=("sum_of_squares",),
+    ),
+    Rule(
+        cl.Adadelta,
+        "Adadelta",
+        adadelta,
+        state=("square", "square_step"),
+        options={
+            "Adadelta by default": {},
+            "Adadelta": {"lr": 0.1, "rho": 0.5},
+            "Adadelta with decay": {"lr": 0.5, "eps": 1e-3, "weight_decay": 0.1},
+            "Adadelta without memory": {"rho": 0.0, "eps": 1e-3},
+        },
+        refused=(({"rho": 1.0}, ValueError),),
+        nonnegative=("square", "square_step"),
+        fading=("square", "square_step"),
     ),
     Rule(
         cl.RMSProp,

@@ -121,6 +121,24 @@ def pool(function, axes, judge, pytorch, may_ceil=False):
     )
 
 
+def along(judge):
+    """Return the judge along axes: that of channels, of x whose axes are moved behind the others."""
+
+    def judge_of_axes(x, axes):
+        order = (*[i for i in range(x.ndim) if i not in axes], *axes)
+        moved = x.transpose(order)
+        shape = moved.shape[: x.ndim - len(axes)]
+        y, backward = judge(moved.reshape(shape[0], math.prod(shape[1:]), *moved.shape[len(shape) :]))
+
+        def backward_of_axes(dy):
+            (dx,) = backward(dy.reshape(y.shape))
+            return (dx.reshape(moved.shape).transpose(np.argsort(order)),)
+
+        return y.reshape(shape), backward_of_axes
+
+    return judge_of_axes
+
+
 def global_mean(x):
     axes = tuple(range(2, x.ndim))
     count = math.prod(x.shape[2:])
@@ -134,14 +152,19 @@ def global_largest(x):
 
 
 def global_pool(function, judge, pytorch):
-    def build(shape):
-        axes = tuple(range(2, len(shape)))
-        return Case(function, (shape,), judge, lambda torch, x: getattr(x, pytorch)(axes))
+    def build(shape, axis=None):
+        axes = tuple(range(2, len(shape))) if axis is None else axis if isinstance(axis, tuple) else (axis,)
+        axes = tuple([i % len(shape) for i in axes])
+        judge_of_axes = judge if axis is None else lambda x: along(judge)(x, axes)
+        return Case(lambda: function(axis), (shape,), judge_of_axes, lambda torch, x: getattr(x, pytorch)(axes))
 
     return Family(
         build,
-        listed=[((2, 3, 4, 5),), ((17, 2, 9),), ((3, 20, 2, 2),), ((2, 3, 2, 1, 4),)],
-        empty=[((0, 3, 4, 5),), ((0, 2, 3),)],
+        listed=[
+            *[((2, 3, 4, 5),), ((17, 2, 9),), ((3, 20, 2, 2),), ((2, 3, 2, 1, 4),), ((3, 5, 4), 1), ((2, 1, 20), -2)],
+            *[((2, 3, 4, 5), (1, 2)), ((2, 3, 4, 5), (3, 1)), ((4, 3), -1)],
+        ],
+        empty=[((0, 3, 4, 5),), ((0, 2, 3),), ((0, 2, 3), 1), ((3, 2, 0), 1)],
         random=st.tuples(st.integers(1, 3).flatmap(small_shape)),
         special=lambda dtype: [(((1, 3, 2),), [[[[np.nan, 1], [np.inf, 1], [np.inf, -np.inf]]]])],
     )

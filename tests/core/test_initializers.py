@@ -8,6 +8,8 @@ import pytest
 
 import caffelite as cl
 from caffelite import initializers
+from caffelite.files import structure
+from tests.cases import both_dtypes
 
 FANS = [((300, 200), 300, 200), ((60, 50, 9), 450, 540), ((64, 32, 3, 3), 288, 576)]
 VARIANCES = {
@@ -103,6 +105,63 @@ def test_a_layer_draws_its_weight_from_an_initializer_and_says_which():
     assert repr(cl.Linear(2, 3, initializer=cl.initializers.normal(0.01))) == (
         "Linear(2, 3, initializer=normal(std=0.01))"
     )
+
+
+EVERY_LAYER = {
+    "Embedding": lambda f: cl.Embedding(30, 20, initializer=f),
+    "RNN": lambda f: cl.RNN(30, 20, initializer=f),
+    "GRU": lambda f: cl.GRU(30, 20, layers=2, bidirectional=True, initializer=f),
+    "LSTM": lambda f: cl.LSTM(30, 20, initializer=f),
+    "MultiHeadAttention": lambda f: cl.MultiHeadAttention(20, 4, initializer=f),
+    "TransformerBlock": lambda f: cl.TransformerBlock(20, 4, initializer=f),
+}
+every_layer = pytest.mark.parametrize("make", EVERY_LAYER.values(), ids=EVERY_LAYER)
+
+
+@every_layer
+@both_dtypes
+def test_an_initializer_draws_the_weights_and_only_these(make, dtype):
+    model = cl.Model([make(cl.initializers.normal(0.01))], seed=0, dtype=dtype)
+    for name, p in model.named_parameters().items():
+        if p.ndim == 1:
+            assert (p.data == ("norm.scale" in name)).all(), name
+        else:
+            assert 0 < abs(p.data).max() < 0.06, name
+            assert p.data.std() == pytest.approx(0.01, rel=0.15), name
+
+
+@every_layer
+def test_a_layer_with_an_initializer_is_saved_with_it(make, tmp_path):
+    model = cl.Model([make(cl.initializers.normal(0.25))], seed=0)
+    model.save(tmp_path / "m")
+    other = cl.load(tmp_path / "m")
+    assert "initializer=normal(std=0.25)" in repr(model)
+    assert repr(other) == repr(model)
+    for each in (model, other):
+        each.initialize(5)
+    assert [p.data.tobytes() for p in other.parameters()] == [p.data.tobytes() for p in model.parameters()]
+    with pytest.raises(TypeError, match="initializer: expected a callable"):
+        make("he_normal")
+
+
+def test_a_structure_has_an_initializer_only_if_there_is_one_so_older_files_load():
+    older = [{"name": "Embedding", "arguments": {"count": 3, "size": 2, "sparse": False}}]
+    assert structure.describe(structure.build(older, {})) == older
+    assert len(structure.describe(cl.Embedding(3, 2, initializer=cl.initializers.zeros))) == 2
+
+
+@pytest.mark.parametrize("layer", [cl.RNN, cl.GRU, cl.LSTM])
+def test_recurrent_weights_are_drawn_from_inputs_to_units(layer):
+    shapes = []
+
+    def note_shape(shape, rng):
+        shapes.append(shape)
+        return cl.initializers.he_normal(shape, rng)
+
+    recurrent = layer(300, 50, initializer=note_shape)
+    assert shapes == [(300, 50 * layer.gates), (50, 50 * layer.gates)]
+    assert recurrent.weight_ih.data.std() == pytest.approx(np.sqrt(2 / 300), rel=0.03)
+    assert recurrent.weight_hh.data.std() == pytest.approx(np.sqrt(2 / 50), rel=0.03)
 
 
 @pytest.mark.parametrize("initializer", EVERY, ids=initializer_name)

@@ -471,3 +471,12 @@ def test_the_same_seed_trains_the_same_weights_and_another_one_others():
 
     assert_same_bits(weights(0), weights(0))
     assert (weights(0) != weights(1)).any()
+
+
+@pytest.mark.parametrize("augmentation", OF_IMAGES, ids=repr)
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_images_with_channels_last_raise_and_the_error_names_the_transpose(augmentation, channels):
+    x = np.ones((4, 12, 12, channels), np.float32)
+    with pytest.raises(ValueError, match=r"seems to be \(n, H, W, C\): give x.transpose\(0, 3, 1, 2\)"):
+        augmentation(x, Y[:4])
+    assert augmentation(x.transpose(0, 3, 1, 2), Y[:4])[0].shape[:2] == (4, channels)

@@ -32,6 +32,40 @@ def test_rows_are_the_values_seen_and_those_that_follow(shape, length, horizon, 
     assert_same_bits(np.asarray(first.x), np.array(x).swapaxes(1, 2))
 
 
+@pytest.mark.parametrize("shape", [(40,), (40, 3)])
+@pytest.mark.parametrize(("length", "horizon"), [(1, 1), (5, 3), (7, 0)])
+@pytest.mark.parametrize(("stride", "rate"), [(1, 1), (3, 1), (1, 4), (2, 5), (50, 2)])
+def test_windows_with_steps_have_the_indices_of_keras(shape, length, horizon, stride, rate):
+    series = np.random.default_rng(0).normal(size=shape)
+    windows = cl.Windows(series, length, horizon, stride=stride, sampling_rate=rate)
+    starts = [i for i in range(0, 40, stride) if i + (length + horizon - 1) * rate < 40]
+    x = [[series.reshape(40, -1)[i + j * rate] for j in range(length)] for i in starts]
+    y = [[series[i + (length + k) * rate] for k in range(horizon)] for i in starts] if horizon else x
+    assert_same_bits(np.asarray(windows.x), np.array(x))
+    assert_same_bits(np.asarray(windows.y), np.array(y))
+    assert len(windows) == len(starts)
+    assert np.shares_memory(windows.x.view, series)
+
+
+def test_an_autoencoder_trains_on_windows_with_horizon_0():
+    windows = cl.Windows(walk(), 16, 0, stride=2, channels_first=True)
+    model = cl.Model([cl.Conv1d(1, 4, 4, stride=4), cl.Tanh(), cl.ConvTranspose1d(4, 1, 4, stride=4)], seed=0)
+    assert windows.y.shape == (143, 1, 16)
+    history = train(model, windows.x, windows.y, loss=cl.MSELoss(), epochs=40)
+    assert history["loss"][-1] < 0.05 * history["loss"][0]
+    first, last = windows.split(0.5, overlap=True)
+    assert np.asarray(last.x)[0, 0, 0] == walk()[150]
+    assert (first.stride, last.stride, len(first)) == (2, 2, 68)
+
+
+def test_a_split_of_windows_with_steps_reaches_back_to_the_first_value():
+    windows = cl.Windows(np.arange(100.0), 4, 2, sampling_rate=5, stride=3)
+    first, last = windows.split(0.4, overlap=True)
+    assert np.asarray(last.y)[0].tolist() == [60, 65]
+    assert np.asarray(last.x)[0, :, 0].tolist() == [40, 45, 50, 55]
+    assert np.asarray(first.y).max() < 60
+
+
 def test_nothing_is_copied():
     series = np.zeros((1_000_000, 2), np.float32)
     windows = cl.Windows(series, 500, 100)
@@ -135,7 +169,11 @@ def test_the_parts_of_a_split_share_no_rows(share, with_targets):
         (lambda: cl.Windows(np.zeros((5, 0)), 1), ValueError, r"got shape \(5, 0\)"),
         (lambda: cl.Windows(["a", "b"], 1), TypeError, "series: expected numbers, got <U1"),
         (lambda: cl.Windows(np.zeros(10), 2.0), TypeError, "length"),
-        (lambda: cl.Windows(np.zeros(10), 2, 0), ValueError, "horizon"),
+        (lambda: cl.Windows(np.zeros(10), 2, -1), ValueError, "horizon"),
+        (lambda: cl.Windows(np.zeros(10), 2, 0, targets=np.zeros(10)), ValueError, "y is the window itself"),
+        (lambda: cl.Windows(np.zeros(10), 2, stride=0), ValueError, "stride"),
+        (lambda: cl.Windows(np.zeros(10), 2, sampling_rate=1.5), TypeError, "sampling_rate"),
+        (lambda: cl.Windows(np.zeros(10), 4, 1, sampling_rate=3), ValueError, "10 rows .* expected 13 rows or more"),
         (lambda: cl.Windows(np.zeros(10), 2, targets=np.zeros(9)), ValueError, r"targets have shape \(9,\).*\(10,\)"),
         (lambda: cl.Windows(np.zeros(10), 2, channels_first=1), TypeError, "channels_first"),
         (lambda: cl.Windows(np.zeros(10), 2).split(0), ValueError, "share above 0 and below 1, got 0"),

@@ -287,6 +287,9 @@ def test_children_and_parameters_have_these_names():
     [
         (lambda: cl.MultiHeadAttention(6, 4), ValueError, "size must be a multiple of heads, got 6 and 4"),
         (lambda: cl.MultiHeadAttention(6, 0), ValueError, "heads must be at least 1"),
+        (lambda: cl.MultiHeadAttention(6, 2, key_dim=0), ValueError, "key_dim must be at least 1"),
+        (lambda: cl.MultiHeadAttention(6, 2, key_dim=2.0), TypeError, "key_dim must be an integer"),
+        (lambda: cl.MultiHeadAttention(6, 2, rotary=True, key_dim=5), ValueError, "rotary turns .* heads of 5 numbers"),
         (lambda: cl.MultiHeadAttention(6.0, 2), TypeError, "size must be an integer"),
         (lambda: cl.MultiHeadAttention(6, 2, dropout=1.0), ValueError, "dropout must be 0 or more and below 1"),
         (lambda: cl.MultiHeadAttention(6, 2, rotary=True), ValueError, "rotary turns pairs .* heads of 3 numbers"),
@@ -613,6 +616,7 @@ def test_positions_one_after_the_other_have_the_bits_of_the_whole_sequence(dtype
     mask = np.arange(80) >= np.array([[0], [5], [70]])
     for layer in (
         cl.MultiHeadAttention(12, 3, causal=True),
+        cl.MultiHeadAttention(12, 5, causal=True, key_dim=7),
         cl.TransformerBlock(12, 2, causal=True, dropout=0.2),
         cl.TransformerBlock(12, 2, causal=True, rotary=True),
     ):

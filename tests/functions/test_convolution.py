@@ -451,3 +451,34 @@ def test_frozen_parameters_get_no_gradient(layer):
         function.backward(np.ones_like(y))
         assert getattr(function, frozen).grad is None
         assert getattr(function, other).grad is not None
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation"), [(3, 2, 1), (7, 2, 1), (4, 2, 1), (2, 3, 1), (3, 2, 2), (3, 1, 1)]
+)
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_transposed_convolution_with_same_is_the_gradient_of_the_convolution_with_same(
+    kernel, stride, dilation, groups, dtype
+):
+    rng = np.random.default_rng(0)
+    layer = cl.ConvTranspose1d(4, 6, kernel, stride, "same", 0, groups, dilation=dilation, bias=False)
+    convolution = cl.Conv1d(6, 4, kernel, stride, "same", dilation, groups, bias=False)
+    for each in (layer, convolution):
+        cl.Model([each], seed=0, dtype=dtype)
+    convolution.weight.data = layer.weight.data
+    x = rng.normal(size=(3, 4, 5)).astype(dtype)
+    convolution.forward(np.zeros((3, 6, 5 * stride), dtype))
+    y = layer.forward(x)
+    assert y.shape == (3, 6, 5 * stride) == layer.output_shape((3, 4, 5))
+    assert_same_bits(y, convolution.backward(x))
+
+
+def test_same_of_a_transposed_convolution_takes_no_output_padding():
+    layer = cl.ConvTranspose2d(2, 3, 4, 2, "same")
+    assert repr(layer) == "ConvTranspose2d(2, 3, 4, stride=2, padding='same')"
+    assert layer.output_shape((None, 2, 5, None)) == (None, 3, 10, None)
+    with pytest.raises(ValueError, match='padding="same" takes no output_padding, got 1'):
+        cl.ConvTranspose2d(2, 3, 4, 2, "same", 1)
+    with pytest.raises(TypeError, match="padding takes integers, got 'SAME'"):
+        cl.ConvTranspose2d(2, 3, 4, 2, "SAME")

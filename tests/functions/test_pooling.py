@@ -193,6 +193,10 @@ def test_series_of_length_0_are_enlarged_to_such():
         (cl.GlobalAvgPool(), (2, 3, 0), [r"\(2, 3, 0\)"]),
         (cl.GlobalMaxPool(), (2, 3), [r"GlobalMaxPool\(\)", r"\(2, 3\)", r"\(n, C, …\)"]),
         (cl.GlobalMaxPool(), (2, 3, 0, 2), [r"\(2, 3, 0, 2\)"]),
+        (cl.GlobalAvgPool(axis=1), (2,), [r"GlobalAvgPool\(axis=1\)", r"\(2,\)", "with axis 1"]),
+        (cl.GlobalAvgPool(axis=1), (2, 0, 3), [r"\(2, 0, 3\)", "none of length 0"]),
+        (cl.GlobalMaxPool(axis=-2), (2, 3), [r"axis -2"]),
+        (cl.GlobalMaxPool(axis=(1, 1)), (2, 3, 4), [r"axis \(1, 1\)"]),
         (cl.Upsample(2), (2, 3), [r"Upsample\(2\)", r"\(2, 3\)"]),
         (cl.Upsample((1, 2)), (2, 3, 4), [r"Upsample\(\(1, 2\)\)", r"\(2, 3, 4\)"]),
     ],
@@ -305,6 +309,37 @@ def test_a_model_with_pools_learns_the_places_of_bright_spots():
     model.add(cl.Linear(4, 4))
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.Adam(model.parameters(), lr=0.1), epochs=30, verbose=0)
     assert (model.predict(x).argmax(axis=1) == y).mean() > 0.95
+
+
+@pytest.mark.parametrize("kind", GLOBAL)
+def test_a_global_pool_of_sequences_is_the_pool_of_series_transposed(kind):
+    x = np.random.default_rng(0).uniform(-1, 1, (5, 7, 3)).astype(np.float32)
+    series = np.ascontiguousarray(x.transpose(0, 2, 1))
+    along, channels = kind(axis=1), kind()
+    y = along.forward(x)
+    assert_same_bits(y, channels.forward(series))
+    assert_same_bits(along.backward(y), channels.backward(y).transpose(0, 2, 1))
+    assert repr(along) == f"{kind.__name__}(axis=1)"
+
+
+def test_words_with_vectors_of_their_mean_are_learned(tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 20, (200, 8))
+    y = (x < 5).any(axis=1).astype(int)
+    model = cl.Model([cl.Embedding(20, 8), cl.GlobalAvgPool(axis=1), cl.Linear(8, 2)], seed=0)
+    model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.Adam(model.parameters(), lr=0.05), epochs=30, verbose=0)
+    assert (model.predict(x).argmax(axis=1) == y).mean() > 0.95
+    model.save(tmp_path / "model")
+    assert_same_bits(cl.load(tmp_path / "model").predict(x), model.predict(x))
+
+
+@pytest.mark.parametrize(
+    ("axis", "error"), [(0, ValueError), ((1, 0), ValueError), (True, TypeError), ("1", TypeError), (1.0, TypeError)]
+)
+def test_the_axis_of_a_global_pool_is_not_the_first(axis, error):
+    for kind in GLOBAL:
+        with pytest.raises(error, match=f"{kind.__name__}: axis"):
+            kind(axis=axis)
 
 
 def test_a_global_average_takes_no_rows_without_positions():

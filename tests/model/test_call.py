@@ -306,6 +306,44 @@ def test_models_of_several_inputs_and_outputs():
         assert_same_bits(replayed, eager.data)
 
 
+class TwoInputs(cl.Model):
+    """A model of two inputs, and an optional third."""
+
+    def __init__(self, dtype=np.float32):
+        super().__init__(seed=0, dtype=dtype)
+        self.a, self.b = cl.Linear(4, 3), cl.Linear(2, 3)
+
+    def call(self, x, y, scale=1.0):
+        return (self.a(x) + self.b(y)) * scale
+
+
+@DTYPES
+def test_a_tuple_of_all_inputs_is_called_as_it_is_predicted(dtype):
+    sparse = pytest.importorskip("scipy.sparse")
+    model, x, y = TwoInputs(dtype), X.astype(dtype), X[:, :2].astype(dtype)
+    expected = model(x, y).data
+    for function in (model, model.forward, cl.Model([model], dtype=dtype)):
+        result = function((x, y))
+        assert_same_bits(result if isinstance(result, np.ndarray) else result.data, expected)
+    assert_same_bits(model((cl.Tensor(x), y)).data, expected)
+    assert_same_bits(model((x, y, 2.0)).data, model(x, y, 2.0).data)
+    assert_same_bits(model((x, sparse.csr_matrix(y))).data, model(x, sparse.csr_matrix(y)).data)
+    with pytest.raises(TypeError, match=r"missing 1 required positional argument: 'y'"):
+        model(x)
+    with pytest.raises(ValueError, match=r"TwoInputs\(.*\): x is not an array: "):
+        model([x, sparse.csr_matrix(y)], y)
+
+
+def test_a_tuple_stays_one_input_if_the_model_takes_one():
+    class Pair(cl.Model):
+        def call(self, pair, scale=1.0):
+            return (pair[0] + pair[1]) * scale
+
+    model, t = Pair(), cl.Tensor(X)
+    assert_same_bits(model((t, t)).data, X + X)
+    assert_same_bits(model((t, t), 2.0).data, 2 * (X + X))
+
+
 def test_a_sequence_takes_one_input():
     model = cl.Model([cl.Linear(4, 3)], seed=0)
     for call in (model.predict, lambda x: model.evaluate(x, Y, loss=cl.SoftmaxLoss())):

@@ -101,3 +101,28 @@ def test_a_state_of_another_model_raises_before_anything_is_written(change, erro
 def test_a_state_has_to_be_a_dict(state):
     with pytest.raises(TypeError, match="expected a dict of names and arrays"):
         classifier(2, 3).load_state_dict(state)
+
+
+@DTYPES
+def test_a_state_that_is_not_strict_sets_the_common_names_and_returns_the_others(dtype):
+    model, other = classifier(2, 4, 3, dtype=dtype), classifier(2, 4, seed=1, dtype=dtype)
+    before, state = model.state_dict(), {**other.state_dict(), "head.weight": np.ones(3)}
+    keys = model.load_state_dict(state, strict=False)
+    assert keys == (["2.weight", "2.bias"], ["head.weight"])
+    assert (keys.missing_keys, keys.unexpected_keys) == keys
+    for name, array in model.state_dict().items():
+        np.testing.assert_array_equal(array, before[name] if name.startswith("2.") else state[name])
+    assert model.load_state_dict(before) == ([], [])
+    assert bits(model) == bits(classifier(2, 4, 3, dtype=dtype))
+
+
+def test_a_state_that_is_not_strict_raises_for_other_shapes_and_for_no_common_name():
+    model = classifier(2, 4, 3)
+    before = bits(model)
+    with pytest.raises(ValueError, match=r"the model has .*0.weight.* and the state .*net.weight"):
+        model.load_state_dict({"net.weight": np.ones((2, 4))}, strict=False)
+    with pytest.raises(ValueError, match=r"0\.weight has shape"):
+        model.load_state_dict({"0.weight": np.ones((4, 2)), "0.bias": np.ones(4)}, strict=False)
+    with pytest.raises(ValueError, match="has the parameters"):
+        model.load_state_dict({"0.bias": np.ones(4)})
+    assert bits(model) == before

@@ -43,7 +43,8 @@ SEQUENCES = [
             [
                 *[cl.Conv1d(2, 4, 3, stride=2, padding="same"), cl.InstanceNorm(4, 0.1), cl.PReLU()],
                 *[cl.Conv1d(4, 4, 3, stride=2, padding="causal", dilation=2), cl.MaxPool1d(3, 2, ceil=True)],
-                *[cl.ConvTranspose1d(4, 3, 3, 2, 1, output_padding=1), cl.GlobalMaxPool(), cl.Linear(3, 4)],
+                *[cl.ConvTranspose1d(4, 3, 3, 2, 1, output_padding=1), cl.ConvTranspose1d(3, 3, 3, 2, "same")],
+                *[cl.GlobalMaxPool(), cl.Linear(3, 4)],
             ],
         ),
         (2, 21),
@@ -57,6 +58,8 @@ SEQUENCES = [
         ),
         (6,),
     ),
+    (cl.Model([cl.Embedding(7, 8), cl.GlobalAvgPool(axis=1), cl.Linear(8, 2)]), (6,)),
+    (cl.Model([cl.Tanh(), cl.GlobalAvgPool(axis=(1, 3)), cl.Linear(4, 2)], dtype=np.float64), (3, 4, 5)),
 ]
 OF_ESTIMATORS = {"ArrayFeatureExtractor", "LinearClassifier", "LinearRegressor", "Normalizer", "Scaler", "ZipMap"}
 FLOAT, DOUBLE, INT64 = onnx.TensorProto.FLOAT, onnx.TensorProto.DOUBLE, onnx.TensorProto.INT64

@@ -211,7 +211,8 @@ class Translator(cl.Model):
         super().__init__(seed=0, dtype=dtype)
         self.takes_indices = False
         self.block = cl.TransformerBlock(8, 2, causal=True, rotary=True)
-        self.cross, self.last = cl.MultiHeadAttention(8, 2, rotary=True), cl.MultiHeadAttention(8, 1, causal=True)
+        self.cross = cl.MultiHeadAttention(8, 2, rotary=True, key_dim=6)
+        self.last = cl.MultiHeadAttention(8, 3, causal=True, key_dim=5)
         self.pairs = np.random.default_rng(0).random((6, 7)) < 0.6
 
     def call(self, x, context, mask, rows):

@@ -10,6 +10,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import schedules
+from tests.cases import both_dtypes
 from tests.cases.optimizers import every_optimizer
 from tests.conftest import bits, classifier, train, training_step
 
@@ -66,6 +67,98 @@ def test_steps_keeps_its_rate_if_every_is_beyond_all_steps():
     assert {schedules.steps(0.8, 7, every=every, factor=0.5)(7) for every in (8, 2**63, 10**400)} == {0.8}
 
 
+def test_steps_without_a_number_of_steps_falls_without_an_end():
+    s = schedules.steps(0.8, every=3, factor=0.5)
+    assert [s(t) for t in range(9)] == pytest.approx([0.8] * 3 + [0.4] * 3 + [0.2] * 3, rel=1e-14)
+    assert (s(3 * 1000), s(3 * 1000 - 1)) == pytest.approx((0.8 * 0.5**1000, 0.8 * 0.5**999), rel=1e-13)
+    assert s(10**30) == 0
+    assert s.steps == math.inf
+    assert repr(s) == "steps(0.8, every=3, factor=0.5)"
+    assert {schedules.steps(0.8, every=every, factor=0.5)(7) for every in (8, 2**63, 10**400)} == {0.8}
+    constant, sudden = schedules.steps(0.3, every=2, factor=1), schedules.steps(0.3, every=2, factor=0)
+    assert [constant(t) for t in (0, 2, 10**9)] == [0.3] * 3
+    assert [sudden(t) for t in range(5)] == [0.3, 0.3, 0, 0, 0]
+
+
+@pytest.mark.parametrize("factor", [0.7, 0.1, 0.999])
+def test_steps_without_a_number_of_steps_is_pytorchs(factor):
+    torch = pytest.importorskip("torch")
+    s = schedules.steps(0.5, every=7, factor=factor)
+    peer = torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(peer, 7, factor)
+    for t in range(200):
+        np.testing.assert_allclose(s(t), scheduler.get_last_lr()[0], rtol=1e-9)
+        peer.step()
+        scheduler.step()
+
+
+@both_dtypes
+def test_replays_and_checkpoints_follow_steps_without_an_end(dtype, tmp_path):
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+
+    def fit(epochs, **options):
+        model = classifier(2, 5, 3, dtype=dtype)
+        optimizer = cl.SGD(model.parameters(), lr=cl.schedules.steps(0.5, every=3, factor=0.7))
+        model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, seed=1, verbose=0, **options)
+        return model, optimizer
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it never ends
+        model, optimizer = fit(7)
+    schedule = cl.schedules.steps(0.5, every=3, factor=0.7)
+    assert optimizer.lr == schedule(14) == pytest.approx(0.5 * 0.7**4)
+    by_hand = classifier(2, 5, 3, dtype=dtype)
+    own = cl.SGD(by_hand.parameters(), lr=0.5)
+    generator = cl.DataGenerator(x.astype(dtype), y, seed=1)
+    for t, batch in enumerate([batch for _ in range(7) for batch in generator]):
+        own.lr = schedule(t)
+        training_step(by_hand, own)(*batch)
+    assert bits(by_hand) == bits(model)
+    fit(4, callbacks=[cl.callbacks.Checkpoint(tmp_path / "c")])
+    resumed, other = fit(7, resume=tmp_path / "c")
+    assert bits(resumed) == bits(model)
+    assert other.lr == optimizer.lr
+
+
+def test_a_resumed_training_follows_new_steps_without_an_end_from_its_step_on(tmp_path):
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+    schedule = cl.schedules.steps(0.5, every=3, factor=0.7)
+
+    def fit(lr, epochs, **options):
+        model = classifier(2, 3)
+        optimizer = cl.SGD(model.parameters(), lr=lr)
+        model.fit([(x, y)], loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0, **options)
+        return model
+
+    fit(0.1, 4, callbacks=[cl.callbacks.Checkpoint(tmp_path / "c")])
+    resumed, by_hand = fit(schedule, 6, resume=tmp_path / "c"), classifier(2, 3)
+    optimizer = cl.SGD(by_hand.parameters(), lr=0.1)
+    for optimizer.lr in (*[0.1] * 4, schedule(4), schedule(5)):
+        training_step(by_hand, optimizer)(x, y)
+    assert bits(resumed) == bits(by_hand)
+
+
+@pytest.mark.parametrize("factor", [0, 1])
+def test_no_training_is_too_long_for_steps_without_an_end(factor):
+    x, y = cl.datasets.spiral(points_per_class=20, seed=0)
+    for batches in ([(x, y)], ((x, y) for _ in range(3))):  # of known and of unknown length
+        model = classifier(2, 3)
+        optimizer = cl.SGD(model.parameters(), lr=cl.schedules.steps(0.5, every=2, factor=factor))
+        epochs = 3 if isinstance(batches, list) else 1
+        model.fit(batches, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=epochs, verbose=0)
+        assert optimizer.lr == 0.5 * factor
+
+
+def test_a_plateau_scales_steps_without_an_end():
+    optimizer = cl.SGD([parameter()], lr=schedules.steps(1.0, every=2, factor=0.5))
+    assert collect_rates(optimizer, 3) == [1.0, 1.0, 0.5]
+    optimizer.scale_lr(0.1)
+    assert collect_rates(optimizer, 4) == pytest.approx([0.05, 0.025, 0.025, 0.0125])
+    other = cl.SGD([parameter()], lr=1.0)
+    other.load_state_dict(optimizer.state_dict())
+    assert collect_rates(other, 3) == collect_rates(optimizer, 3)
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3, 4, 10, 37, 100])
 def test_one_cycle_is_pytorchs(steps):
     torch = pytest.importorskip("torch")
@@ -102,6 +195,10 @@ def test_a_schedule_says_what_it_is():
         (lambda: schedules.steps(0.1, 10, every=0, factor=0.5), ValueError, "every"),
         (lambda: schedules.steps(0.1, 10, every=1, factor=-0.5), ValueError, "factor"),
         (lambda: schedules.steps(0.1, 1000, every=1, factor=1e9), ValueError, "not finite, at step"),
+        (lambda: schedules.steps(0.1, every=2), TypeError, "factor"),
+        (lambda: schedules.steps(0.1, factor=0.5), TypeError, "every"),
+        (lambda: schedules.steps(0.1, every=2, factor=1.1), ValueError, "needs the number of steps"),
+        (lambda: schedules.steps(0.1, every=2, factor=1 - 1e-9), ValueError, "so close to 1"),
         (lambda: schedules.one_cycle(0.1, -1), ValueError, "steps"),
         (lambda: schedules.cosine(0.1, 10)(-1), ValueError, "begins at step 0"),
     ],
@@ -637,6 +734,10 @@ def test_a_replay_follows_a_schedule_that_was_loaded():
         lambda state: state.update(schedule=[0.1, -0.1]),
         lambda state: state.update(schedule=[0.1, float("inf")]),
         lambda state: state.update(schedule=[0.1]),
+        lambda state: state.update(schedule=[-2.0]),
+        lambda state: state.update(schedule=[-1.5, 0.1]),
+        lambda state: state.update(schedule=[-2.0, -0.1]),
+        lambda state: state.update(schedule=[-0.0001, 0.1]),
         lambda state: state.update(schedule=0.1),
         lambda state: state.update({"t.0": 1}),
         lambda state: state.update(lr=-1.0),

@@ -63,6 +63,7 @@ def test_the_defaults_are_those_that_the_tables_name():
     assert default(cl.Adam, "eps") == default(cl.RMSProp, "eps") == 1e-8
     assert (default(cl.RMSProp, "lr"), default(cl.RMSProp, "alpha")) == (0.01, 0.99)
     assert (default(cl.BatchNorm, "eps"), default(cl.BatchNorm, "momentum")) == (1e-5, 0.1)
+    assert [default(cl.Adadelta, name) for name in ("lr", "rho", "eps")] == [1.0, 0.9, 1e-6]
     assert default(cl.LeakyReLU, "slope") == default(cl.Adagrad, "lr") == 0.01
     assert default(cl.TransformerBlock, "dropout") == 0
     assert (default(cl.Model.fit, "epochs"), default(cl.Model.fit, "batch_size")) == (1, None)

@@ -94,8 +94,8 @@ EXAMPLES = {
     ],
     nn.AvgPool1d: [(nn.AvgPool1d(3, 2, 1), (2, 3, 8))],
     nn.AvgPool2d: [(nn.AvgPool2d((3, 2), None, 1), (2, 3, 7, 6))],
-    modules.GlobalAvgPool: [(modules.GlobalAvgPool(), (2, 3, 4, 5))],
-    modules.GlobalMaxPool: [(modules.GlobalMaxPool(), (2, 3, 4))],
+    modules.GlobalAvgPool: [(modules.GlobalAvgPool(), (2, 3, 4, 5)), (modules.GlobalAvgPool(1), (2, 3, 4))],
+    modules.GlobalMaxPool: [(modules.GlobalMaxPool(), (2, 3, 4)), (modules.GlobalMaxPool((3, 1)), (2, 3, 4, 5))],
     nn.AdaptiveAvgPool1d: [(nn.AdaptiveAvgPool1d(1), (2, 3, 4))],
     nn.AdaptiveAvgPool2d: [(nn.AdaptiveAvgPool2d((1, 1)), (2, 3, 4, 5))],
     nn.AdaptiveAvgPool3d: [(nn.AdaptiveAvgPool3d(1), (2, 3, 4, 2, 2))],
@@ -413,6 +413,10 @@ def test_something_other_than_a_module_is_a_type_error():
         (cl.Conv2d(1, 1, 3, 2, "same"), "0, Conv2d: .*same"),
         (cl.Pad(2), "0, Pad: .*give a pair of widths for each"),
         (cl.MultiHeadAttention(4, 2, rotary=True), "0, MultiHeadAttention: has rotary=True"),
+        (
+            cl.MultiHeadAttention(4, 2, key_dim=4),
+            "0, MultiHeadAttention: has key_dim=4, and .* size / heads = 2",
+        ),
     ],
 )
 def test_a_function_that_pytorch_has_not_is_named(function, why):
@@ -637,3 +641,44 @@ def assert_as_close_as_float32_is(y, module, x):
     tolerance = max(1e-5 * max(1.0, abs(exact).max(initial=0)), 4 * abs(theirs - exact).max(initial=0))
     assert y.dtype == np.float32
     np.testing.assert_allclose(y, theirs, 0, tolerance)
+
+
+@both_dtypes
+def test_a_transposed_convolution_with_same_becomes_numbers_if_pytorch_can(dtype):
+    x = np.random.default_rng(0).normal(size=(2, 3, 5)).astype(dtype)
+    for kernel, stride in [(4, 2), (3, 1), (2, 3)]:
+        model = cl.Model([cl.ConvTranspose1d(3, 4, kernel, stride, "same")], seed=0, dtype=dtype)
+        module = door.to_torch(model)
+        np.testing.assert_allclose(module(torch.tensor(x)).detach().numpy(), model.predict(x), rtol=1e-5, atol=1e-6)
+    with pytest.raises(ValueError, match="cuts one pixel more behind than before"):
+        door.to_torch(cl.Model([cl.ConvTranspose1d(3, 4, 3, 2, "same")]))
+
+
+@both_dtypes
+def test_a_state_dict_that_is_not_strict_leaves_out_a_buffer_of_pytorchs(dtype):
+    class Causal(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("tril", torch.tril(torch.ones(3, 3)))
+            self.first, self.norm = nn.Linear(4, 3), nn.BatchNorm1d(3)
+
+    class LongerNet(cl.Model):
+        def __init__(self):
+            super().__init__(seed=0, dtype=dtype)
+            self.first, self.norm, self.last = cl.Linear(4, 3), cl.BatchNorm(3), cl.Linear(3, 2)
+
+        def call(self, x):
+            return self.last(self.norm(self.first(x)))
+
+    module, model = Causal(), LongerNet()
+    last = model.last.weight.data.copy()
+    with pytest.raises(ValueError, match=r"last.weight is missing; last.bias is missing; tril is unexpected"):
+        door.load_state_dict(model, module.state_dict())
+    keys = door.load_state_dict(model, module.state_dict(), strict=False)
+    assert keys == (["last.weight", "last.bias"], ["tril"])
+    np.testing.assert_array_equal(model.first.weight.data, module.first.weight.detach().numpy().T)
+    np.testing.assert_array_equal(model.last.weight.data, last)
+    with pytest.raises(ValueError, match=r"first\.weight has shape"):
+        door.load_state_dict(model, {"first.weight": torch.ones(2, 2)}, strict=False)
+    with pytest.raises(ValueError, match=r"the model has .* and the state .*tril"):
+        door.load_state_dict(model, {"tril": torch.ones(2, 2)}, strict=False)

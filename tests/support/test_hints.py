@@ -102,7 +102,7 @@ def test_hints_are_not_imported_before_somebody_needs_one():
         (lambda: cl.Adam([], lr=0.1, beta_1=0.9), "betas="),
         (lambda: cl.Model([cl.ReLU()], name="net"), "names of attributes"),
         (lambda: cl.callbacks.EarlyStopping(restore_best_weights=True), "restore_best=True"),
-        (lambda: cl.callbacks.ReduceLROnPlateau(min_lr=1e-5), "only monitor, factor"),
+        (lambda: cl.callbacks.ReduceLROnPlateau(cooldown=2), "only monitor, factor"),
         (lambda: cl.callbacks.TensorBoard(log_dir="logs"), "folder="),
         (lambda: cl.callbacks.Checkpoint("net", save_best_only=True), "monitor='val_loss'"),
         (lambda: MODEL.fit(X, Y, loss=LOSS, optimizer=SGD, steps_per_epoch=5), "itertools.islice"),

@@ -87,6 +87,7 @@ def check(path, run, stops=(1, 2, 3, 5, 8)):
 
 OPTIMIZERS = {
     "SGD": lambda ps: cl.SGD(ps, lr=cl.schedules.one_cycle(0.1, 40), momentum=0.9, nesterov=True),
+    "Adadelta": lambda ps: cl.Adadelta(ps),
     "Adagrad": lambda ps: cl.Adagrad(ps, lr=cl.schedules.linear(0.1, 30, warmup=7)),
     "RMSProp": lambda ps: cl.RMSProp(ps, momentum=0.5),
     "NAdam": lambda ps: cl.NAdam(ps, momentum_decay=0.1),

@@ -81,6 +81,7 @@ def test_early_stopping_stops_after_so_many_epochs_that_are_not_better(values, p
         (lambda: ReduceLROnPlateau(factor=1.0), ValueError),
         (lambda: ReduceLROnPlateau(factor="0.1"), TypeError),
         (lambda: ReduceLROnPlateau(patience=0), ValueError),
+        (lambda: ReduceLROnPlateau(min_lr=-0.1), ValueError),
     ],
 )
 def test_options_of_callbacks_are_checked(make, error):
@@ -465,3 +466,31 @@ def test_a_callback_may_end_the_training_between_two_steps(in_memory):
         loss(other(rows), labels).backward()
         optimizer.step()
     assert all((p.data == q.data).all() for p, q in zip(model.parameters(), other.parameters(), strict=True))
+
+
+def test_a_rate_on_a_plateau_does_not_fall_below_min_lr():
+    first, *others = classifier(2, 4, 3).parameters()
+    optimizer = cl.SGD([{"parameters": [first]}, {"parameters": others, "lr": 1e-4}], lr=1.0)
+    rates = []
+    callback = ReduceLROnPlateau(factor=0.1, patience=1, min_lr=0.05)
+
+    def note_rates(epoch, history):
+        callback(epoch, history)
+        rates.append([group["lr"] for group in optimizer.groups])
+
+    note_rates.begin = callback.begin
+    play_values(note_rates, [3, 3, 3, 3], optimizer=optimizer)
+    assert rates == [[1.0, 1e-4], [0.1, 1e-4], [0.05, 1e-4], [0.05, 1e-4]]
+
+
+def test_a_schedule_on_a_plateau_does_not_fall_below_min_lr():
+    optimizer = cl.SGD([cl.Tensor(np.ones(2), requires_grad=True)], lr=cl.schedules.linear(1.0, 4))
+    optimizer.scale_lr(0.1, min_lr=0.06)
+    rates = []
+    for _ in range(5):
+        rates.append(optimizer.lr)
+        optimizer.step()
+    assert rates == pytest.approx([0.1, 0.075, 0.06, 0.06, 0.0])
+    for factor, min_lr in [(-1, 0), (0.1, -1), (0.1, float("nan"))]:
+        with pytest.raises(ValueError, match=r"factor|min_lr"):
+            optimizer.scale_lr(factor, min_lr)

@@ -29,6 +29,7 @@ cdef class Rule:
 
 Rule("sgd", hyper=4, least_state=0, most_state=1, takes_used=True, can_skip=True)
 Rule("adagrad", hyper=3, least_state=1, most_state=1, takes_used=True, can_skip=True)
+Rule("adadelta", hyper=4, least_state=2, most_state=2)
 Rule("rmsprop", hyper=5, least_state=1, most_state=2)
 Rule("lion", hyper=4, least_state=1, most_state=1)
 Rule("adam", hyper=5, least_state=2, most_state=2, steps=2, takes_used=True)
@@ -87,6 +88,8 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
 
 def follow(cnp.ndarray hyper not None, cnp.ndarray rates not None, cnp.ndarray t not None):
     """Set the learning rate after step t: t ← t + 1, hyper[0] ← rates[t]. After the last rate, it stays.
+
+    If rates[0] is below 0, the other rates are for −rates[0] steps each.
 
     hyper and rates (n,) are float64, t (1,) is int64. If t is below 0, nothing happens.
     """

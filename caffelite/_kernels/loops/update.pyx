@@ -100,6 +100,31 @@ cdef int rmsprop(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) no
     return CONTINUE
 
 
+cdef struct Adadelta:
+    double lr, rho, eps, decay
+
+
+cdef int adadelta(real* w, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef const real* g = <const real*> call.operand[1].data
+    cdef real* v = <real*> call.operand[2].data
+    cdef real* u = v + call.operand[2].stride[0]
+    cdef const Adadelta* hyper = <const Adadelta*> call.operand[3].data
+    cdef real lr = <real> hyper.lr, eps = <real> hyper.eps, decay = <real> hyper.decay
+    cdef real rho = <real> hyper.rho, rest = <real> (1 - hyper.rho)
+    cdef real tiny = FLT_MIN if real is float else DBL_MIN, smallest = tiny if eps > 0 else 0
+    cdef Py_ssize_t i
+    cdef real d, square, step, square_step
+    for i in range(begin, end):
+        d = g[i] + decay * w[i]
+        square = sum_of_products(rho, v[i], rest * d, d)
+        step = d * (root(u[i] + eps) / root(square + eps))
+        square_step = sum_of_products(rho, u[i], rest * step, step)
+        w[i] -= lr * step
+        v[i] = 0 if square < smallest else square
+        u[i] = 0 if square_step < smallest else square_step
+    return CONTINUE
+
+
 cdef struct Lion:
     double lr, beta1, beta2, decay
 
@@ -258,16 +283,21 @@ cdef inline bint visits_used_rows(const Call* call, bint skips) noexcept nogil:
 
 
 # The learning rate of a schedule after step t:  t ← t + 1,  lr ← rates[t]. After the last rate, lr keeps that one. If
-# t < 0, the schedule has ended, and nothing changes.
+# t < 0, the schedule has ended, and nothing changes. If rates[0] < 0, the others are for −rates[0] steps each.
 #   size     0 rates
 #   operand  0 hyper-parameters, lr first, 1 rates, 2 t in int64
 #   parts    1
 cdef int follow(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const double* rates = <const double*> call.operand[1].data
     cdef int64_t* t = <int64_t*> call.operand[2].data
+    cdef Py_ssize_t i
     if t[0] >= 0:
         t[0] += 1
-        (<double*> out)[0] = rates[min(t[0], call.size[0] - 1)]
+        if rates[0] < 0:
+            i = 1 + <Py_ssize_t> min(t[0] / -rates[0], <double> (call.size[0] - 2))
+        else:
+            i = min(t[0], call.size[0] - 1)
+        (<double*> out)[0] = rates[i]
     return CONTINUE
 
 
@@ -345,6 +375,7 @@ cdef at_load publish_all() noexcept nogil:
     publish("limit_norm", <Loop> limit_norm[float], <Loop> limit_norm[double])
     publish("sgd", <Loop> sgd[float], <Loop> sgd[double])
     publish("adagrad", <Loop> adagrad[float], <Loop> adagrad[double])
+    publish("adadelta", <Loop> adadelta[float], <Loop> adadelta[double])
     publish("rmsprop", <Loop> rmsprop[float], <Loop> rmsprop[double])
     publish("adam", <Loop> adam[float], <Loop> adam[double])
     publish("adamw", <Loop> adamw[float], <Loop> adamw[double])

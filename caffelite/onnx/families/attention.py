@@ -28,7 +28,7 @@ def write_attention(
     """Softmax(q kᵀ / √d) v in every head. A key that a position does not see has the least score, and the weight 0."""
     if not f.has_context:
         context, mask = None, mask or context
-    source, d = context or x, f.size // f.heads
+    source, d = context or x, f.head_size
     length, keys = (known_lengths(value.shape)[1] for value in (x, source))
 
     def heads(part: Any, value: Value) -> str:
@@ -52,8 +52,8 @@ def write_attention(
     if mask is not None:  # a position may see none
         p = g.node("Where", visible, p, g.number(0))
     h = g.node("Transpose", g.node("MatMul", p, v), perm=[0, 2, 1, 3])
-    h = g.node("Reshape", h, g.integers((0, 0, f.size)))
-    return write_linear(g, f.output, Value(h, x.shape, x.dtype))
+    h = g.node("Reshape", h, g.integers((0, 0, f.heads * d)))
+    return write_linear(g, f.output, Value(h, (*x.shape[:2], f.heads * d), x.dtype))
 
 
 def _expand_mask(g: Writer, mask: Value) -> str:
@@ -68,7 +68,7 @@ def _rotate(g: Writer, f: Any, x: str, length: int | None) -> str:
     """Return queries or keys (n, heads, length, d), with their pairs of numbers turned by rotary positions."""
     if length is None:
         raise TypeError(f"{f!r}: rotary=True can be exported for one length only, and it follows the number of rows")
-    d = f.size // f.heads
+    d = f.head_size
     angles = np.arange(length)[:, np.newaxis] / 10_000 ** (np.arange(d) // 2 * 2 / d)
     signs = np.where(np.arange(d) % 2 == 0, -1, 1)
     partners = g.node("Gather", x, g.constant(np.arange(d) ^ 1), axis=3)

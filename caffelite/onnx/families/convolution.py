@@ -11,8 +11,10 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite import functions
+from caffelite.core.modes import meta_init
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.onnx.families.indexing import take
+from caffelite.onnx.families.reduction import reduction_rule
 from caffelite.onnx.families.shape import pad_axis
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, constant_integers
 from caffelite.onnx.writing import Rule, Value, Writer
@@ -73,11 +75,9 @@ def write_convolution(g: Writer, f: Any, x: Value) -> str:
 
 
 def write_transposed_convolution(g: Writer, f: Any, x: Value) -> str:
-    after, extra = list(f.padding), list(f.output_padding)
-    for i, stride in enumerate(f.stride):
-        if extra[i] >= stride:  # which onnxruntime refuses; to cut less from the end is the same
-            after[i], extra[i] = max(0, after[i] - extra[i]), max(0, extra[i] - after[i])
-    return _convolution(g, "ConvTranspose", f, x, pads=[*f.padding, *after], output_padding=extra)
+    before, after = zip(*f.crops(), strict=True)
+    pads = [*before, *[max(0, n) for n in after]]
+    return _convolution(g, "ConvTranspose", f, x, pads=pads, output_padding=[max(0, -n) for n in after])
 
 
 def _convolution(g: Writer, operator: str, f: Any, x: Value, **attributes: Any) -> str:
@@ -96,6 +96,12 @@ def pool_rule(operator: str, **attributes: int) -> Rule:
     return rule
 
 
+def global_pool_rule(operator: str, along_axes: str) -> Rule:
+    """Make a rule for a global pool: an `operator` that pools all axes after the channels, or one along its axes."""
+    along = reduction_rule(along_axes)
+    return lambda g, f, x: g.node("Flatten", g.node(operator, x)) if f.axis is None else along(g, f, x)
+
+
 def _last_windows(f: Any, lengths: Any, positions: Any) -> dict[str, Any]:
     """Return the attributes of a pool with `ceil`.
 
@@ -112,8 +118,8 @@ RULES: dict[type, Rule] = {
     **dict.fromkeys((functions.ConvTranspose1d, functions.ConvTranspose2d), write_transposed_convolution),
     **dict.fromkeys((functions.MaxPool1d, functions.MaxPool2d), pool_rule("MaxPool")),
     **dict.fromkeys((functions.AvgPool1d, functions.AvgPool2d), pool_rule("AveragePool", count_include_pad=1)),
-    functions.GlobalAvgPool: lambda g, f, x: g.node("Flatten", g.node("GlobalAveragePool", x)),
-    functions.GlobalMaxPool: lambda g, f, x: g.node("Flatten", g.node("GlobalMaxPool", x)),
+    functions.GlobalAvgPool: global_pool_rule("GlobalAveragePool", "ReduceMean"),
+    functions.GlobalMaxPool: global_pool_rule("GlobalMaxPool", "ReduceMax"),
 }
 
 
@@ -170,11 +176,19 @@ def find_transposed_convolution(g: NodeGraph, node: Node) -> Node | None:
         pads = [0] * 2 * axes
     before, after = pads[:axes], pads[axes:]
     extra = [m + p - q for m, p, q in zip(extra, before, after, strict=True)]
-    if min(extra) < 0:
-        raise node.error(f"cuts {after} pixels behind and {before} before, which caffelite does not have")
-    sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, before, extra, groups
     kind: Any = functions.ConvTranspose1d if axes == 1 else functions.ConvTranspose2d
-    return g.layer(node, lambda: kind(*sizes, bias="bias" in weights, dilation=dilation), node.inputs[:1], weights)
+
+    def make(padding: Any, extra: Any) -> Any:
+        sizes = a.shape[0], a.shape[1] * groups, a.shape[2:], stride, padding, extra, groups
+        return kind(*sizes, bias="bias" in weights, dilation=dilation)
+
+    if min(extra) >= 0:
+        return g.layer(node, lambda: make(before, extra), node.inputs[:1], weights)
+    with meta_init():
+        same = make("same", 0)
+    if same.crops() != [(p, p - m) for p, m in zip(before, extra, strict=True)]:
+        raise node.error(f"cuts {after} pixels behind and {before} before, which caffelite does not have")
+    return g.layer(node, lambda: make("same", 0), node.inputs[:1], weights)
 
 
 def pool_finder(*kinds: Any) -> Callable[[NodeGraph, Node], Node | None]:
@@ -217,6 +231,15 @@ def find_global_pool(g: NodeGraph, node: Node) -> Node | None:
     return g.layer(node, kinds[pool.operator], pool.inputs[:1]) if drops_axes else None
 
 
+def find_mean_along_axes(g: NodeGraph, node: Node) -> Node | None:
+    """Return the mean along axes, without the axes. (ReduceMax may take integers, and stays an operator.)"""
+    axes = constant_integers(g, node, "axes")
+    if not axes or min(axes) < 1 or node.get("keepdims", 1):
+        return None
+    axis = axes[0] if len(axes) == 1 else tuple(axes)
+    return g.layer(node, lambda: functions.GlobalAvgPool(axis), node.inputs[:1])
+
+
 GROUPS: dict[str, list[Finder]] = {operator: [find_global_pool] for operator in ("Flatten", "Reshape", "Squeeze")}
 
 SINGLE_NODES: dict[str, list[Finder]] = {
@@ -224,6 +247,7 @@ SINGLE_NODES: dict[str, list[Finder]] = {
     "ConvTranspose": [find_transposed_convolution],
     "MaxPool": [pool_finder(functions.MaxPool1d, functions.MaxPool2d)],
     "AveragePool": [pool_finder(functions.AvgPool1d, functions.AvgPool2d)],
+    "ReduceMean": [find_mean_along_axes],
 }
 
 

@@ -20,7 +20,7 @@ from caffelite.onnx.writing import Rule, Value, Writer, type_code
 
 def reduction_rule(operator: str) -> Rule:
     def rule(g: Writer, f: Any, x: Value) -> str:
-        axes = normalize_axes(f.axis, x.ndim)
+        axes = f.axes(x.ndim)
         if not axes:
             return x.name
         if operator == "ReduceSum":

@@ -223,13 +223,22 @@ class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by `factor` after `patience` epochs in a row that are not better than the best.
 
     Then it waits for `patience` epochs again. It multiplies the rates of all parameter groups, and of a schedule the
-    rates of future steps. `Monitor` defines "better". Raise ValueError unless 0 < factor < 1. Raise ValueError before
-    the first step if the training does not measure `monitor`, or if its mode is not known.
+    rates of future steps. No rate falls below `min_lr`. `Monitor` defines "better". Raise ValueError unless
+    0 < factor < 1 and min_lr is 0 or more. Raise ValueError before the first step if the training does not measure
+    `monitor`, or if its mode is not known.
     """
 
-    def __init__(self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5, mode: str = "auto") -> None:
+    def __init__(
+        self,
+        monitor: str = "val_loss",
+        factor: float = 0.1,
+        patience: int = 5,
+        mode: str = "auto",
+        min_lr: float = 0.0,
+    ) -> None:
         super().__init__(monitor, patience, mode=mode)
         self.factor = check_positive("factor", factor, 1.0)
+        self.min_lr = check_nonnegative("min_lr", min_lr)
 
     def begin(self, training: Training) -> None:
         super().begin(training)
@@ -238,7 +247,7 @@ class ReduceLROnPlateau(Monitor):
     def __call__(self, epoch: int, history: History) -> None:
         self.update(epoch, history)
         if self.waited >= self.patience:
-            self._optimizer.scale_lr(self.factor)
+            self._optimizer.scale_lr(self.factor, self.min_lr)
             self.waited = 0
 
     def end(self) -> None:

@@ -28,6 +28,7 @@ from caffelite.data.out_of_core import Source
 from caffelite.files.safetensors import TRAINING_PREFIX, File, file_error, strict_json, write_arrays
 from caffelite.files.state import BaseModel, freeze, make_texts, read_frozen, state_arrays, state_specs
 from caffelite.optimizers import Optimizer
+from caffelite.optimizers.schedules import find_rate
 from caffelite.training import inputs
 from caffelite.training.callbacks.callback_list import CallbackList
 from caffelite.training.epochs.base import Epochs, EpochState
@@ -223,7 +224,7 @@ class TrainingCheckpoint:
             rates = schedule[0]
             optimizer_state[rates_name], optimizer_state[t_name] = rates.copy(), t
             lr = np.array(optimizer_state["lr"], np.float64)
-            lr[i if lr.ndim else ()] = rates[min(t, len(rates) - 1)]
+            lr[i if lr.ndim else ()] = find_rate(rates, t)
             optimizer_state["lr"] = lr if lr.ndim else float(lr)
         return optimizer_state
 
