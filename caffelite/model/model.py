@@ -314,9 +314,8 @@ class Model(Container, recordable=True):
         """Return the outputs (n, …) for the rows of x (n, …), or a tuple if the model has several outputs.
 
         x is as in `fit`. The outputs of a classifier are scores: `argmax(axis=1)` of them gives the labels, `loss.link`
-        the probabilities. Several threads may call `predict` at once. `precision` is as in `fit`.
-
-        Rows do not depend on each other, unless your code computes across rows: then it gets all of them at once.
+        the probabilities. Several threads may call `predict` at once. `precision` is as in `fit`. If your code computes
+        across rows, it gets all of them at once. Otherwise no row depends on another.
 
         Raise ValueError for no rows or rows of another shape. Raise TypeError if x does not hold numbers, and
         IndexError if an index is not in its table.
