@@ -66,9 +66,12 @@ class PythonCallback:
 
     def find_difference(self, other: PythonCallback) -> str | None:
         """Return how another call differs in a replay; None if it does not."""
-        if repr(self) != repr(other) or [*map(_describe, self.outputs)] != [*map(_describe, other.outputs)]:
-            return f"it calls {other!r} in place of {self!r}"
-        return None
+        if self.name != other.name:
+            return f"it calls {other.name} in place of {self.name}"
+        if _summarize(self.arguments) != _summarize(other.arguments):
+            return f"it calls {other.name} with other arguments"
+        is_same = [*map(_describe, self.outputs)] == [*map(_describe, other.outputs)]
+        return None if is_same else f"{other.name} returns arrays of another shape"
 
     def __repr__(self) -> str:
         shapes = ", ".join(str(x.shape) if isinstance(x, np.ndarray) else repr(x) for x in self.arguments)
@@ -78,6 +81,14 @@ class PythonCallback:
 def _map_arrays(f: Callable[[np.ndarray], np.ndarray], values: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the values, with f applied to every array, in tuples too."""
     return tuple([f(x) if isinstance(x, np.ndarray) else _map_arrays(f, x) if type(x) is tuple else x for x in values])
+
+
+def _summarize(values: tuple[Any, ...]) -> list[Any]:
+    """Return the shapes of arrays, the values of numbers and texts, and the types of all else, in tuples too."""
+    return [
+        _describe(x) if isinstance(x, np.ndarray) else x if isinstance(x, bool | int | float | str) else type(x)
+        for x in _flatten(values)
+    ]
 
 
 def _flatten(result: Any) -> list[Any]:

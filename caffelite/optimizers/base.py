@@ -359,7 +359,7 @@ class Optimizer(ABC):
         self._layout, self._segments = [], []
 
     def _check_gradients(self) -> None:
-        for segment in self.segments():
+        for segment in Optimizer.segments(self):
             kernels.all_finite(segment.gradient, self._raise_not_finite, segment.used_rows)
 
     def _raise_not_finite(self, gradient: np.ndarray) -> None:

@@ -8,18 +8,15 @@ make arrays in the step. If these have the same values in both, they are constan
 from __future__ import annotations
 
 from itertools import zip_longest
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from caffelite._support.warnings import Line
+from caffelite.program.captured_step import CapturedStep
 from caffelite.program.ir import Instruction, get_owner
 from caffelite.program.obstacle import Obstacle
 from caffelite.program.runner import tree_map
-
-if TYPE_CHECKING:
-    from caffelite.program.recording import CapturedStep
-
 
 _MAX_REPLAYS = 1 << 40
 
@@ -88,24 +85,6 @@ class Confirmation:
             reason += f". The numbers of the last {replayed} steps, which were replayed, may be wrong"
         text = f"the step in Python differs from the one before: {reason}. Give it what differs as an input"
         return Obstacle(text, line or captured.first_line)
-
-
-class ForeignArray:
-    """An array that kernels of a step read, and none of them made, with the values that they read."""
-
-    def __init__(self, owner: np.ndarray) -> None:
-        self.owner = owner
-        self.reads: list[tuple[np.ndarray, bytes]] = []
-
-    def add_read(self, array: np.ndarray) -> None:
-        self.reads.append((array, array.tobytes()))
-
-    def is_unchanged(self) -> bool:
-        """Return whether the array still has the values that each kernel read."""
-        return all(array.tobytes() == values for array, values in self.reads)
-
-    def has_same_values(self, other: ForeignArray) -> bool:
-        return [values for _, values in self.reads] == [values for _, values in other.reads]
 
 
 def find_difference(before: CapturedStep, after: CapturedStep) -> tuple[str, Line | None] | None:

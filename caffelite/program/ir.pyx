@@ -183,6 +183,8 @@ def lower_entries(list entries):
         for operand in written:
             operand.mark_written()
         instructions.append(Instruction(call, operands, read, [operand.buffer for operand in written]))
+    for buffer in buffers.values():
+        buffer.written = buffer.written is not False  # an array has a byte for each byte of the buffer
     for entry in entries:
         if isinstance(entry, RecordedCall):
             (<RecordedCall> entry).arrays = ()

@@ -26,12 +26,13 @@ from caffelite.core.arrays import check_positive_integer
 from caffelite.core.autograd import application_count
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.sparse import from_row_array, to_row_array
+from caffelite.program.captured_step import CapturedStep
 from caffelite.program.comparison import Confirmation
 from caffelite.program.ir import Instruction, RecordedStep, get_owner
 from caffelite.program.labels import describe_call
 from caffelite.program.obstacle import Obstacle
 from caffelite.program.passes import PASSES
-from caffelite.program.recording import CapturedStep, Recording
+from caffelite.program.recording import Recording
 from caffelite.program.runner import Runner, SideEffect, TensorGuard, tree_map, unwrap_tensors
 from caffelite.program.timeline import Stage, measure_stages
 

@@ -53,6 +53,7 @@ _PURE_PACKAGES = {
     *("math", "numbers", "numpy", "operator", "random", "re", "scipy", "statistics", "string", "threading"),
     *("types", "typing", "warnings", "_abc", "_bisect", "_collections", "_functools", "_heapq", "_operator"),
     *("_random", "_statistics", "_thread"),
+    *("pytest", "_pytest"),  # whose `assert` reads a variable
 }
 # The packages of objects that do not change, or have all their values in attributes.
 _OPEN_PACKAGES = {"datetime", "decimal", "pathlib", "uuid", "zoneinfo", *_PURE_PACKAGES} - {
