@@ -351,7 +351,7 @@ def test_a_tile_of_zeros_gives_exact_zeros(window):
 
 
 def test_an_output_of_zeros_in_a_tile_of_numbers_is_at_most_noise():
-    """What docs/promises.md says of it: 1e-6 of the scale."""
+    """The limit in docs/winograd.md: 1e-6 of the scale."""
     rng = np.random.default_rng(0)
     x, w, dy = [a.astype(np.float32) for a in random_arrays(rng, 4, (32, 32), (16, 16), (3, 3), (1, 1))]
     x[..., :8] = 0
