@@ -285,7 +285,7 @@ def a_count_in_a_formatter(self):
 
 
 @factor(
-    lambda: decimal.getcontext().clear_flags() or {},
+    lambda: decimal.setcontext(decimal.Context(prec=28)) or {},
     after=lambda self, e: setattr(decimal.getcontext(), "prec", 2 + e),
     shared=True,
 )
