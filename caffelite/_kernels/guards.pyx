@@ -113,6 +113,14 @@ def make_reference(value):
         return value
 
 
+cdef object cell_content(cell):
+    """The value of a variable of an enclosing function; MISSING if it has none."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return MISSING
+
+
 cdef inline dict class_attributes(kind):
     """The dict of a class, without a proxy around it."""
     return <dict> (<PyTypeObject*> kind).tp_dict
@@ -170,7 +178,7 @@ cdef class GuardTable(AttributeGuard):
 
     def add_cell(self, function, Py_ssize_t i, str name):
         """Note a variable of an enclosing function."""
-        self.cells.append((make_reference(function), i, name, make_reference(function.__closure__[i].cell_contents)))
+        self.cells.append((make_reference(function), i, name, make_reference(cell_content(function.__closure__[i]))))
 
     def add_array(self, array):
         """Note the values in an array."""
@@ -267,7 +275,7 @@ cdef class GuardTable(AttributeGuard):
         for function, i, name, before in self.cells:
             function = function() if type(function) is Reference else function
             if function is not None:
-                now = function.__closure__[i].cell_contents
+                now = cell_content(function.__closure__[i])
                 if not is_unchanged(now, before):
                     yield name, before, now
         for content, before, name in self.sets:

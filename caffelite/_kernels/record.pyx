@@ -68,7 +68,7 @@ cdef class Recorder:
         raise TypeError(reason)
 
     def record_read(self, array, updates):
-        """Record that a kernel reads, or `updates`, an array that no kernel may have made. Return the user's line."""
+        """Record that a kernel reads, or `updates`, an array that perhaps no kernel has made."""
 
     def line(self):
         """Return the line of the user's code that runs now."""
@@ -212,6 +212,7 @@ cdef RecordedCall record_call(const Call* call):
     """Add a call, with the arrays of its operands, to this thread's recording."""
     cdef RecordedCall recorded = RecordedCall.__new__(RecordedCall)
     cdef int i, bound = 0
+    cdef bint needs_line = False
     recorded.call = call[0]
     recorded.kernel = <Kernel> call.kernel
     recorded.name = f"{recorded.kernel.name}_bfloat16" if call.rounds else recorded.kernel.name
@@ -227,13 +228,14 @@ cdef RecordedCall record_call(const Call* call):
         recorded.call.operand[i].array = NULL
     recorded.arrays = tuple([None if call.operand[i].array == NULL else <object> call.operand[i].array
                              for i in range(bound)])
-    if (<Recorder> this_threads_recorder).keeps_lines:
+    for i in range(bound):                # NumPy may have made an array that the call reads
+        if not (<Recorder> this_threads_recorder).watches_reads:
+            break
+        if recorded.reads >> i & 1 and type(recorded.arrays[i]) is ndarray:
+            (<Recorder> this_threads_recorder).record_read(recorded.arrays[i], bool(recorded.writes >> i & 1))
+            needs_line = True
+    if needs_line or (<Recorder> this_threads_recorder).keeps_lines:
         recorded.line = (<Recorder> this_threads_recorder).line()
-    if (<Recorder> this_threads_recorder).watches_reads:
-        for i in range(bound):            # NumPy may have made an array that the call reads
-            if recorded.reads >> i & 1 and type(recorded.arrays[i]) is ndarray:
-                recorded.line = (<Recorder> this_threads_recorder).record_read(
-                    recorded.arrays[i], bool(recorded.writes >> i & 1))
     if recorded.kernel.checked >= 0:
         array = recorded.arrays[recorded.kernel.checked]
         recorded.checked = (array.dtype, array.shape, array.strides)

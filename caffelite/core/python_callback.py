@@ -64,6 +64,10 @@ class PythonCallback:
         finally:
             mode.state = before
 
+    def argument_arrays(self) -> list[np.ndarray]:
+        """Return the arrays among the arguments."""
+        return [x for x in _flatten(self.arguments) if isinstance(x, np.ndarray)]
+
     def find_difference(self, other: PythonCallback) -> str | None:
         """Return how another call differs in a replay; None if it does not."""
         if self.name != other.name:
@@ -84,7 +88,7 @@ def _map_arrays(f: Callable[[np.ndarray], np.ndarray], values: tuple[Any, ...]) 
 
 
 def _summarize(values: tuple[Any, ...]) -> list[Any]:
-    """Return the shapes of arrays, the values of numbers and texts, and the types of all else, in tuples too."""
+    """Return the shapes of arrays, the values of numbers and texts, and the types of other values, in tuples too."""
     return [
         _describe(x) if isinstance(x, np.ndarray) else x if isinstance(x, bool | int | float | str) else type(x)
         for x in _flatten(values)
@@ -115,6 +119,10 @@ def call_python(name: str, function: Callable[..., Any], *arguments: Any, parame
         snapshot = recording.snapshot(p)
         snapshot.record_gradient_read(p)
         snapshot.changes_gradient = True
+    if recording.watches_reads:
+        for x in _flatten(arguments):
+            if type(x) is np.ndarray:
+                recording.record_read(x)
     call = PythonCallback(name, function, arguments, parameters)
     with kernels.pause_recording():
         result = call.record()

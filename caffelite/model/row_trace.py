@@ -70,7 +70,9 @@ class RowTrace:
         if other is self or other in self._matches:
             return True
         is_match = len(self.steps) == len(other.steps) and all(
-            kind is other_kind and _match((attributes, operands), (other_attributes, other_operands), self, other)
+            kind is other_kind
+            and _match(attributes, other_attributes, self, other)
+            and _match(operands, other_operands, self, other)
             for (kind, attributes, operands), (other_kind, other_attributes, other_operands) in zip(
                 self.steps, other.steps, strict=True
             )
@@ -113,8 +115,8 @@ def _memory_key(array: np.ndarray) -> tuple[Any, ...]:
     return kernels.address(array), array.shape, array.strides, array.dtype
 
 
-def _match(a: Any, b: Any, trace: RowTrace, other: RowTrace) -> bool:
-    """Return whether both are the same, or an integer in proportion to the numbers of rows."""
+def _match(a: Any, b: Any, trace: RowTrace, other: RowTrace, may_be_length: bool = False) -> bool:
+    """Return whether both are the same. Integers in a tuple, such as a shape, may be in proportion to the rows."""
     if type(a) is not type(b):
         return False
     if isinstance(a, dict):
@@ -122,12 +124,14 @@ def _match(a: Any, b: Any, trace: RowTrace, other: RowTrace) -> bool:
     if isinstance(a, slice):
         return _match((a.start, a.stop, a.step), (b.start, b.stop, b.step), trace, other)
     if isinstance(a, list | tuple):
-        return len(a) == len(b) and all(_match(x, y, trace, other) for x, y in zip(a, b, strict=True))
+        return len(a) == len(b) and all(
+            _match(x, y, trace, other, may_be_length=type(a) is tuple) for x, y in zip(a, b, strict=True)
+        )
     if isinstance(a, np.ndarray):
         if a.shape[:1] == (trace.rows,) and b.shape[:1] == (other.rows,):  # equal rows: see `_keeps_rows_apart`
             a, b = a[0], b[0]
         return a is b or bool(np.array_equal(a, b))
-    return bool(a == b) or (type(a) is int and a * other.rows == b * trace.rows)
+    return bool(a == b) or (may_be_length and type(a) is int and a * other.rows == b * trace.rows)
 
 
 def _keeps_rows_apart(

@@ -52,6 +52,7 @@ class ProgramCache:
 
     def __init__(self) -> None:
         self._programs: dict[Any, Program | RowBuckets] = {}
+        self.disturbances = 0  # how often a user's Python has run between the steps of trainings
         self._requests = self._training = self._last_training = 0  # requests when the last two trainings began
         self._after_fork()
         reset_after_fork(self)
@@ -114,12 +115,6 @@ class ProgramCache:
         """Mark that these Programs, which `find` returned, are used again."""
         for program in programs:
             program.last_request = self._requests
-
-    def disturb(self) -> None:
-        """Note that a user's Python has run outside of the steps."""
-        for program in list(self._programs.values()):
-            if isinstance(program, Program):
-                program.disturb()
 
     def _has_room(self, name: str) -> bool:
         """Return whether one more Program may be kept. If needed, drop Programs that were not used for a long time."""

@@ -1,4 +1,4 @@
-"""What a recorded step did: its calls, its effects on Tensors, and the arrays that it read."""
+"""The record of a step: its calls, its effects on Tensors, and the arrays that it has read."""
 
 from __future__ import annotations
 
@@ -14,19 +14,24 @@ from caffelite.core.tensor import Tensor
 from caffelite.program.ir import Buffer, RecordedStep
 
 
+def hash_values(array: np.ndarray) -> int:
+    """Return a hash of the bits in an array."""
+    return hash(array.tobytes())
+
+
 class ForeignArray:
     """An array that kernels of a step read, and none of them made, with the values that they read."""
 
     def __init__(self, owner: np.ndarray) -> None:
         self.owner = owner
-        self.reads: list[tuple[np.ndarray, bytes]] = []
+        self.reads: list[tuple[np.ndarray, int]] = []  # with hashes of the values
 
     def add_read(self, array: np.ndarray) -> None:
-        self.reads.append((array, array.tobytes()))
+        self.reads.append((array, hash_values(array)))
 
     def is_unchanged(self) -> bool:
         """Return whether the array still has the values that each kernel read."""
-        return all(array.tobytes() == values for array, values in self.reads)
+        return all(hash_values(array) == values for array, values in self.reads)
 
     def has_same_values(self, other: ForeignArray) -> bool:
         return [values for _, values in self.reads] == [values for _, values in other.reads]

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from caffelite import _kernels as kernels
 from caffelite._support.warnings import Line
 from caffelite.program.captured_step import CapturedStep
 from caffelite.program.ir import Instruction, get_owner
@@ -93,6 +94,7 @@ def find_difference(before: CapturedStep, after: CapturedStep) -> tuple[str, Lin
     If arrays that NumPy made in the steps have the same values, they count as constants: `after.has_constants`.
     """
     values_before, values_after = iter(before.step.memory), iter(after.step.memory)
+    place_before, place = _PlaceFinder(before), _PlaceFinder(after)
     for old, new in zip_longest(before.step.instructions, after.step.instructions):
         if old is None or new is None:
             numbers = len(after.step.instructions), len(before.step.instructions)
@@ -106,18 +108,17 @@ def find_difference(before: CapturedStep, after: CapturedStep) -> tuple[str, Lin
             for operand in new.operands:
                 if operand is None and not _have_same_bits(next(values_before), next(values_after)):
                     return f"it calls the kernel {new.call.name} with another number", _line(new)
-    given_before, given = _number_given_arrays(before), _number_given_arrays(after)
+        else:
+            for x, y in zip(old.argument_arrays(), new.argument_arrays(), strict=True):  # type: ignore[union-attr]
+                if place_before.find(x) != place.find(y) and (reason := _compare_constants(before, x, after, y)):
+                    return f"the call of {new.name} {reason}", None
     for old, new in zip(before.buffers, after.buffers, strict=True):
         a, b = old.owner(), new.owner()
-        is_same = (a is not None and a is b) or given_before.get(id(a), 0) == given.get(id(b), -1)
-        if (old.early_read or new.early_read) and not is_same:
+        is_same = (a is not None and a is b) or place_before.given.get(id(a), 0) == place.given.get(id(b), -1)
+        if (old.early_read or new.early_read) and not is_same and (reason := _compare_constants(before, a, after, b)):
             name, line = new.early_read or old.early_read or ("", None)
-            if not _are_same_constants(before, a, after, b):
-                return f"the kernel {name} reads another array, or other values of an array that NumPy made", line
-            if after.may_read_inputs:
-                return f"the kernel {name} reads an array that NumPy made, perhaps of the step's inputs", line
-            after.has_constants = True
-    if _describe_result(before, given_before) != _describe_result(after, given):
+            return f"the kernel {name} {reason}", line
+    if place_before.describe_result() != place.describe_result():
         return "it returns another result", None
     return None
 
@@ -133,29 +134,40 @@ def _have_same_bits(a: np.ndarray | None, b: np.ndarray | None) -> bool:
     return a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-def _are_same_constants(before: CapturedStep, a: Any, after: CapturedStep, b: Any) -> bool:
-    """Return whether two arrays, which NumPy made in the steps, have the same values."""
-    old, new = before.foreign.get(id(a)), after.foreign.get(id(b))
-    return old is not None and new is not None and old.has_same_values(new)
+def _compare_constants(before: CapturedStep, a: Any, after: CapturedStep, b: Any) -> str:
+    """Return why two arrays are not one constant, which NumPy made in both steps; "" if they are."""
+    old, new = [step.foreign.get(id(None if x is None else get_owner(x))) for step, x in ((before, a), (after, b))]
+    if old is None or new is None or not old.has_same_values(new):
+        return "reads another array, or other values of an array that NumPy made"
+    if after.may_read_inputs:
+        return "reads an array that NumPy made, perhaps of the step's inputs"
+    after.has_constants = True
+    return ""
 
 
-def _number_given_arrays(captured: CapturedStep) -> dict[int, int]:
-    """Return the numbers, by id, of the arrays that a replay gets from outside: inputs, and results of Python."""
-    given = list(captured.inputs)
-    for call in captured.step.instructions:
-        given += [] if isinstance(call, Instruction) else [x for x in call.outputs if x is not None]
-    return {id(get_owner(x)): i for i, x in enumerate(given, start=1)}
+class _PlaceFinder:
+    """The places of arrays in a step: of those that a replay gets from outside, and of the results of kernels."""
 
+    def __init__(self, captured: CapturedStep) -> None:
+        self.result = captured.result
+        arrays = list(captured.inputs)
+        for call in captured.step.instructions:  # a replay gets the results of Python from outside, too
+            arrays += [] if isinstance(call, Instruction) else [x for x in call.outputs if x is not None]
+        self.given = {id(get_owner(x)): i for i, x in enumerate(arrays, start=1)}
+        self.numbers = {id(buffer.owner()): buffer.number for buffer in captured.buffers if buffer.owner() is not None}
 
-def _describe_result(captured: CapturedStep, given: dict[int, int]) -> Any:
-    """Return the result with the places of arrays in the step instead of arrays."""
-    numbers = {id(buffer.owner()): buffer.number for buffer in captured.buffers if buffer.owner() is not None}
+    def find(self, array: np.ndarray) -> Any:
+        """Return the place of an array, its shape and strides."""
+        owner = get_owner(array)
+        key = id(owner)
+        place = ("given", self.given[key]) if key in self.given else self.numbers.get(key, key)
+        return place, array.shape, array.strides, kernels.address(array) - kernels.address(owner)
 
-    def describe(x: Any) -> Any:
-        if not isinstance(x, np.ndarray):
-            return type(x), repr(x) if isinstance(x, bool | int | float | complex | str) else None
-        owner = get_owner(x)
-        place = ("given", given[id(owner)]) if id(owner) in given else numbers.get(id(owner), id(owner))
-        return place, x.shape, x.strides, x.ctypes.data - owner.ctypes.data
+    def describe_result(self) -> Any:
+        """Return the result with places instead of arrays."""
+        return tree_map(self._describe, self.result)
 
-    return tree_map(describe, captured.result)
+    def _describe(self, x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            return self.find(x)
+        return type(x), repr(x) if isinstance(x, bool | int | float | complex | str) else None

@@ -57,7 +57,8 @@ class Program(Runner):
         self.nbytes = 0  # bytes of its own memory: its inputs, and arrays between kernels
         self.last_request = 0  # the number of the last request to the model for this Program
         self._confirmation = Confirmation()
-        self.is_supervised = False  # whether `disturb` is called each time that a user's Python runs between steps
+        self.is_supervised = False  # whether `supervise` is called before each step
+        self._disturbances = 0  # how often a user's Python has run between steps
 
     def record(self, function: Callable[..., Any], *arrays: np.ndarray) -> None:
         """Run `function` on the arrays, as a real step, and record it.
@@ -91,12 +92,24 @@ class Program(Runner):
             self._step, self._is_optimized = captured.step, False
             self.nbytes = sum(x.nbytes for x in inputs) + temporaries  # at most: `optimize` uses memory again
             self.set_recording(inputs, captured.result, guards, captured.attributes, effects)
+            calls = captured.step.instructions
+            self.calls_python = captured.is_guarded and any(isinstance(call, PythonCallback) for call in calls)
         captured.tensors = []  # a Program does not keep Tensors alive
 
-    def disturb(self) -> None:
-        """Note that a user's Python has run between two steps. Values that can't be watched may have changed."""
-        if self._confirmation.disturb():
+    def supervise(self, disturbances: int) -> None:
+        """Note how often a user's Python has run between steps so far. It may have changed what can't be watched."""
+        if disturbances != self._disturbances and self._confirmation.disturb():
             self.replays_left = 0
+        self._disturbances, self.is_supervised = disturbances, True
+
+    def check_callbacks(self) -> None:
+        """Run in Python from now on if a call into Python, during the last replay, changed a value that is read."""
+        if self.calls_python and not self.has_same_attributes():
+            text = (
+                "a Function or an optimizer that each replay calls changes a value that the step reads. The numbers of "
+                "the last step, which was replayed, may be wrong"
+            )
+            self._fall_back(Obstacle(text))
 
     def _trace(self, function: Callable[..., Any], inputs: list[np.ndarray]) -> CapturedStep | None:
         """Run the step, and return what it did; None if a replay would not do the same."""
@@ -146,7 +159,7 @@ class Program(Runner):
         reason, line = obstacles[0].reason, obstacles[0].line
         if self.strict:
             raise TypeError("\n".join(dict.fromkeys(map(str, obstacles))))
-        self.runs_eagerly = True
+        self.runs_eagerly, self.nbytes, self._confirmation = True, 0, Confirmation()
         if reason in self.warned_reasons:
             return
         self.warned_reasons.add(reason)

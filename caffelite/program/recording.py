@@ -18,12 +18,16 @@ from caffelite import _kernels as kernels
 from caffelite._support.warnings import Line, user_line
 from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
-from caffelite.program.captured_step import CapturedStep, ForeignArray, TensorSnapshot
+from caffelite.program.captured_step import CapturedStep, ForeignArray, TensorSnapshot, hash_values
+from caffelite.program.guards.code import ITEM_ASSIGNMENT
 from caffelite.program.ir import get_owner, lower_entries
 from caffelite.program.obstacle import Obstacle
 
 # NumPy's functions that make a plain array of a recorded one, and do not tell it.
-_CONVERSIONS = ("array", "asarray", "ascontiguousarray", "asfortranarray", "require", "frombuffer", "memoryview")
+_CONVERSIONS = (
+    *("array", "asarray", "ascontiguousarray", "asfortranarray", "require", "frombuffer", "memoryview"),
+    *("view", "copyto", ITEM_ASSIGNMENT),
+)
 
 
 def is_internal(code: Any) -> bool:
@@ -53,7 +57,7 @@ class Recording(kernels.Recorder):
         self._num_seen = 0
         # The arrays that the step before read, with their values at the beginning of this step.
         foreign = [] if previous is None else previous.foreign.values()
-        self._values_before = [(x.owner, x.owner.tobytes()) for x in foreign]
+        self._values_before = [(x.owner, hash_values(x.owner)) for x in foreign]
         # Gets each Function with its inputs and results.
         self.observer: Callable[[Any, tuple[Any, ...], tuple[Tensor, ...]], None] | None = None
 
@@ -81,12 +85,11 @@ class Recording(kernels.Recorder):
         """Return the user's line that is running, if it calls a kernel, and not just `fit`."""
         return user_line(max_depth=8)
 
-    def record_read(self, array: np.ndarray, updates: bool) -> Line | None:
+    def record_read(self, array: np.ndarray, updates: bool = False) -> None:
         """Record an array that a kernel reads, with its values, unless a kernel has made it or updates it now."""
         owner = get_owner(array)
         if not updates and id(owner) not in self._written_ids():
             self._foreign.setdefault(id(owner), ForeignArray(owner)).add_read(array)
-        return self.line()
 
     def record_copy(self, copy: Any, original: Any) -> None:
         """Record that a copy of a Function is applied, so the step depends on the Function's attributes.
@@ -138,7 +141,7 @@ class Recording(kernels.Recorder):
         if not all(x.is_unchanged() for x in self._foreign.values() if id(x.owner) not in written):
             return False
         values = [(x, before) for x, before in self._values_before if id(x) in self._foreign and id(x) not in written]
-        return all(owner.tobytes() == before for owner, before in values)
+        return all(hash_values(owner) == before for owner, before in values)
 
     def record_application(self, function: Any, inputs: tuple[Any, ...], results: tuple[Tensor, ...]) -> None:
         """Record that a Function was applied to Tensors, arrays, numbers or None. Its kernels are recorded already."""
@@ -179,9 +182,9 @@ class Recording(kernels.Recorder):
             self._guards.exclude_kernel_reads(foreign.keys())
             captured.is_guarded = True
             captured.first_line, captured.has_hidden_state = self._guards.first_line(), self._guards.has_hidden_state
-            captured.hidden = self._guards.hidden
+            captured.hidden = self._guards.hidden_name
             captured.may_read_inputs = not self._guards.names.isdisjoint(_CONVERSIONS)
-            captured.input_values = tuple([hash(x.tobytes()) for x in inputs]) if foreign else ()
+            captured.input_values = tuple(map(hash_values, inputs)) if foreign else ()
         return captured
 
     def attribute_guards(self) -> list[kernels.AttributeGuard]:

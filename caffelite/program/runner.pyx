@@ -9,6 +9,7 @@ import numpy as np
 
 from caffelite._kernels.launch cimport rounds_products
 from caffelite._kernels.record cimport is_recording
+from caffelite._kernels.record import recorder
 from caffelite._kernels.replay cimport Replay
 from caffelite._kernels.guards cimport are_unchanged
 from caffelite.core.autograd cimport Node, is_training, records_graph
@@ -148,6 +149,7 @@ cdef class Runner:
     cdef readonly object _result          # the replay writes its results here
     cdef readonly object function         # the user's function, of `capture`, or None
     cdef public bint runs_eagerly         # because it can't be replayed
+    cdef public bint calls_python         # whether a replay calls Python, which may change what the step reads
     cdef list arguments                   # the arguments of the last call, with `function`
     cdef list guards, attributes, effects
     cdef readonly bint is_recorded        # whether there is a recording
@@ -198,6 +200,8 @@ cdef class Runner:
         cdef Py_ssize_t i
         cdef list arguments = [x if type(x) is ndarray else to_input(x) for x in arrays]
         if is_recording():                # then this call is a part of another step that is being recorded
+            if hasattr(recorder(), "guard_code"):
+                recorder().guard_code(function)
             return unwrap_tensors(function(*arguments))
         if self.runs_eagerly:
             return tree_map(copy_array, tree_map(to_ndarray, unwrap_tensors(function(*arguments))))
@@ -212,6 +216,8 @@ cdef class Runner:
                 for i in range(len(arguments)):
                     copy_into(self.inputs[i], arguments[i])
                 self.replay_inputs()
+                if self.calls_python:
+                    self.check_callbacks()
             else:
                 self.record_and_optimize(function, arguments)
             return copy_array(self._result) if type(self._result) is ndarray else tree_map(copy_array, self._result)
@@ -291,6 +297,10 @@ cdef class Runner:
         for guard in self.guards:
             if not guard.holds():
                 return False
+        return are_unchanged(self.attributes)
+
+    def has_same_attributes(self):
+        """Return whether the attributes and variables that the recording depends on are as they were."""
         return are_unchanged(self.attributes)
 
     cpdef apply_effects(self):

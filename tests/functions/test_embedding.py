@@ -162,7 +162,7 @@ def test_a_bad_index_in_a_part_of_an_input_is_found():
         x, model = TOKENS.copy(), MixedInputs()
         x[0, :2], x[place] = (9, 19), bad
         before, message = bits(model), rf"index {bad} in row \d+.* is not in 0 … \d+"
-        with pytest.raises(IndexError, match=message):  # only a batch shows which columns go into which table
+        with pytest.raises(IndexError, match=message):  # a batch shows the columns of each table
             train(model, (x, NUMBERS, MASK), LABELS, batch_size=len(x))
         with pytest.raises(IndexError, match=rf"index {bad} in row {place[0]}"):
             model.predict((x, NUMBERS, MASK))

@@ -496,6 +496,7 @@ TOGETHER = {
     "the mean of the batch": (lambda net, x: net.layer(x) - net.layer(x).mean(axis=0), features),
     "the number of rows": (lambda net, x: net.layer(x) / len(x), features),
     "a number from the number of rows": (lambda net, x: net.layer(x) * (1 / x.shape[0]), features),
+    "bounds from the number of rows": (lambda net, x: cl.clip(net.layer(x) * 100, -len(x), len(x)), features),
     "a softmax over rows": (lambda net, x: cl.softmax(net.layer(x), axis=0), features),
     "a sum over rows": (lambda net, x: net.layer(x).cumsum(axis=0), features),
     "the rows in reverse order": (lambda net, x: net.layer(x)[::-1], features),

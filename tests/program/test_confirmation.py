@@ -1,6 +1,7 @@
 """Where a user's Python decides what a step does, two steps in a row do the same before the third is a replay."""
 
 import os
+import tracemalloc
 from contextvars import ContextVar
 
 import numpy as np
@@ -197,3 +198,110 @@ def test_predictions_with_an_object_of_a_library_run_in_python_with_one_warning(
     for factor in (2, 3, 4, 5):
         model.state.set(factor)
         np.testing.assert_array_equal(model.predict(X), (model.layer(X) * float(factor)).data)
+
+
+class Config:
+    scale = 1.0
+
+
+class Switch(cl.Function):
+    """Returns x. Each replay calls it in Python, and its fortieth call changes the scale that a model reads."""
+
+    def __init__(self, config):
+        self.config, self.calls = config, [0]
+
+    def forward(self, x):
+        self.calls[0] += 1
+        if self.calls[0] == 40:
+            self.config.scale = 3.0
+        return x
+
+    def backward(self, dy):
+        return dy
+
+
+def test_a_function_that_replays_call_may_change_what_the_step_reads():
+    class SwitchNet(Net):
+        def __init__(self, config):
+            super().__init__()
+            self.config, self.switch = config, Switch(config)
+
+        def call(self, x):
+            return self.switch(self.layer(x) * self.config.scale)
+
+    by_hand, by_fit = SwitchNet(Config()), SwitchNet(Config())
+    optimizer = cl.SGD(by_hand.parameters(), lr=0.1)
+    for _ in range(60):
+        optimizer.zero_grad()
+        y = by_hand(X)
+        (y * y).mean().backward()
+        optimizer.step()
+    with pytest.warns(cl.NotRecorded, match="each replay calls changes a value that the step reads"):
+        fit(by_fit, 60)
+    np.testing.assert_array_equal(by_fit.layer.weight.data, by_hand.layer.weight.data)
+
+
+class Mask(cl.Function):
+    def forward(self, x, mask):
+        self.mask = mask
+        return x * mask
+
+    def backward(self, dy):
+        return dy * self.mask, None
+
+
+def test_an_array_that_numpy_makes_for_a_users_function_is_compared():
+    class MaskNet(Net):
+        def __init__(self):
+            super().__init__()
+            self.mask = Mask()
+
+        def call(self, x):
+            return self.mask(self.layer(x), (np.asarray(x.data) > 0).astype(np.float32)[:, :2])
+
+    model, batches = MaskNet(), np.random.default_rng(0).standard_normal((8, 8, 4)).astype(np.float32)
+    with pytest.warns(cl.NotRecorded):
+        outputs = [model.predict(x) for x in batches]
+    for x, y in zip(batches, outputs, strict=True):
+        np.testing.assert_array_equal(y, model(x).data)
+
+
+def test_an_array_with_a_mask_is_not_compared_by_its_values_alone():
+    class TableNet(Net):
+        def call(self, x):
+            return self.layer(x) * float(self.table.mean())
+
+    model = TableNet()
+    model.table = np.ma.MaskedArray(np.float32([1, 5]), mask=[False, False])
+    with pytest.warns(cl.NotRecorded, match="it reads table"):
+        before = model.predict(X)
+    model.table[1] = np.ma.masked
+    np.testing.assert_allclose(model.predict(X), before / 3, rtol=1e-6)
+
+
+def test_a_program_in_another_recording_is_watched_as_a_part_of_it():
+    config = Config()
+    inner = cl.capture(lambda x: cl.Tensor(x) * config.scale, X)
+    outer = cl.capture(lambda x: inner(x), X)
+    for _ in range(4):
+        outer(X)
+    config.scale = 4.0
+    np.testing.assert_array_equal(outer(X), X * 4)
+
+
+def test_a_large_constant_is_not_copied_for_each_kernel_that_reads_it():
+    table = np.ones((1 << 20, 4), np.float32)  # 16 MiB
+
+    def step(x):
+        h = cl.Tensor(x)
+        return sum([(h @ table[:4]).sum() for _ in range(5)])
+
+    program = cl.capture(step, X)
+    tracemalloc.start()
+    try:
+        for _ in range(20):
+            program(X)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 1 << 20

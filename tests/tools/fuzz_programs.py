@@ -418,7 +418,7 @@ def programs(rng):
         return
     try:
         by_hand.train_by_hand()
-    except cl.TrainingDiverged:
+    except (cl.TrainingDiverged, StopIteration):  # an iterator of the program may end
         return
     truth = by_hand.module.state()
     runs = [Run(code, plan) for _ in range(3 if plan.drive == "many" else 1)]

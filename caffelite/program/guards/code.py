@@ -19,6 +19,9 @@ _user_packages: set[str] = set()  # installed packages that use caffelite
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepare__", "__set_name__", "__del__"}
 
 
+ITEM_ASSIGNMENT = "[]="  # stands for it among the names in code
+
+
 class CodeNames(NamedTuple):
     """The names in some code: globals that it reads, these and attributes, names that may be missing, and modules."""
 
@@ -41,9 +44,13 @@ def code_names(code: types.CodeType) -> CodeNames:
             missing.add(step.argval)
         elif step.opname == "IMPORT_NAME":
             imported.add(step.argval)
-        elif step.opname == "LOAD_CONST" and isinstance(step.argval, str) and step.argval.isidentifier():
-            global_names.add(step.argval)
-            missing.add(step.argval)
+        elif step.opname.startswith(("STORE_SUBSCR", "STORE_SLICE")):
+            loaded.add(ITEM_ASSIGNMENT)
+        elif step.opname == "LOAD_CONST":
+            texts = step.argval if isinstance(step.argval, tuple) else (step.argval,)  # `match` has names in a tuple
+            names = {name for text in texts if isinstance(text, str) for name in text.split(".") if name.isidentifier()}
+            global_names |= names
+            missing |= names
     return CodeNames(frozenset(global_names), frozenset(loaded | global_names), frozenset(missing), frozenset(imported))
 
 

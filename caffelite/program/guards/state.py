@@ -42,6 +42,7 @@ _BOUND_METHODS = (types.MethodType, types.BuiltinFunctionType, types.MethodWrapp
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _PLAIN = (type(None), bool, int, float, complex, str, bytes, range, slice, np.dtype, np.ndarray, np.generic, Node)
 _ARRAYS = (np.ndarray, Node)
+_ARRAY_TYPES = (kernels.RecordedArray, np.memmap, np.recarray)
 _MAX_OBJECTS = 1000  # look at no more objects than this
 _MAX_ELEMENTS = 64  # elements; compare the values of arrays that are not larger, also if kernels read them
 _MAX_NBYTES = 1 << 20  # bytes; compare the values of arrays that are not larger, if kernels do not read them
@@ -53,7 +54,7 @@ _PURE_PACKAGES = {
     *("math", "numbers", "numpy", "operator", "random", "re", "scipy", "statistics", "string", "threading"),
     *("types", "typing", "warnings", "_abc", "_bisect", "_collections", "_functools", "_heapq", "_operator"),
     *("_random", "_statistics", "_thread"),
-    *("pytest", "_pytest"),  # whose `assert` reads a variable
+    *("pytest", "_pytest"),  # an `assert` reads them, if pytest runs it
 }
 # The packages of objects that do not change, or have all their values in attributes.
 _OPEN_PACKAGES = {"datetime", "decimal", "pathlib", "uuid", "zoneinfo", *_PURE_PACKAGES} - {
@@ -87,7 +88,10 @@ class StateGuards:
         self.streams: list[tuple[str, Any, Any]] = []  # random streams: name, stream, state
         self.has_too_many = False  # whether there are objects that were not looked at
         self.hidden: str | None = None  # the name of something from a library, whose changes can't be seen
-        self.large_arrays: set[int] = set()  # the ids of arrays that are too large to compare
+        self.large_arrays: dict[
+            int, str
+        ] = {}  # the names of arrays that are too large to compare, by their owners' ids
+        self.reads_kernel_arrays = False  # whether the code may read arrays, not small, that kernels read, too
         self.iterator: str | None = None  # an iterator's name: its position can't be read
         self.replaced_values: list[Any] = []  # Tensors and arrays that the step has replaced by its own
         self.arrays: dict[int, str] = {}  # the names of small arrays, by id
@@ -144,7 +148,9 @@ class StateGuards:
         elif isinstance(value, _CONTAINERS):
             self.visit_container(value, name)
         elif isinstance(value, _BUFFERS):
-            if self.is_first_visit(value, ""):
+            if len(value) * getattr(value, "itemsize", 1) > _MAX_NBYTES:
+                self.hidden = self.hidden or name
+            elif self.is_first_visit(value, ""):
                 self.table.add_buffer(value, name)
         elif hasattr(type(value), "__next__"):
             self.iterator = name
@@ -156,10 +162,14 @@ class StateGuards:
     def watch_array(self, value: np.ndarray, name: str) -> None:
         array = value.view(np.ndarray)  # while a step is recorded, only this one can be read
         self.arrays[id(array)] = name
-        if array.nbytes <= _MAX_NBYTES:
+        if array.dtype.hasobject or (
+            type(value) is not np.ndarray and not isinstance(value, _ARRAY_TYPES)
+        ):  # such as a mask
+            self.hidden = self.hidden or name
+        elif array.nbytes <= _MAX_NBYTES:
             self.table.add_array(array)
         else:
-            self.large_arrays.add(id(get_owner(array)))
+            self.large_arrays[id(get_owner(array))] = name
 
     def visit_container(self, value: Any, name: str) -> None:
         if self.is_first_visit(value, ""):
@@ -295,7 +305,8 @@ class StateGuards:
         if isinstance(attributes, dict):
             names = self.names
             if not self.global_names.isdisjoint(_ATTRIBUTE_FUNCTIONS) and user_bases(kind):
-                names = names.union([name for name in attributes if not name.startswith("_")])
+                is_function = hasattr(kind, "runs_in_python")  # a Function of caffelite has attributes of its own
+                names = names.union([name for name in attributes if not (is_function and name.startswith("_"))])
             if isinstance(owner, dict):
                 owner = None  # otherwise the watch takes the dict's content for its attributes
             self.visit_names(owner, attributes, not_recorded, names)
@@ -305,15 +316,22 @@ class StateGuards:
                     self.table.add_item(owner, attributes, name)
 
     def exclude_kernel_reads(self, owners: Iterable[int]) -> None:
-        """Do not compare large arrays whose owners have these ids: kernels read them, and so does a replay."""
-        self.large_arrays.difference_update(owners)
+        """Do not compare arrays, except small ones, whose owners have these ids: kernels read them in each replay."""
         arrays = [array for array in self.table.watched_arrays() if array.size > _MAX_ELEMENTS]
-        self.table.exclude_arrays([array for array in arrays if id(get_owner(array)) in owners])
+        arrays = [array for array in arrays if id(get_owner(array)) in owners]
+        self.table.exclude_arrays(arrays)
+        self.reads_kernel_arrays = bool(arrays) or not self.large_arrays.keys().isdisjoint(owners)
+        self.large_arrays = {owner: name for owner, name in self.large_arrays.items() if owner not in owners}
 
     @property
     def has_hidden_state(self) -> bool:
-        """Return whether the code reads an object whose changes can't be seen."""
-        return self.hidden is not None or bool(self.large_arrays)
+        """Return whether the code may read an object whose changes can't be seen."""
+        return self.hidden_name is not None or self.reads_kernel_arrays
+
+    @property
+    def hidden_name(self) -> str | None:
+        """Return the name of an object whose changes can't be seen; None if there is none, except what kernels read."""
+        return self.hidden or next(iter(self.large_arrays.values()), None)
 
     # ---- random streams -----------------------------------------------------------------------------------------
 

@@ -12,7 +12,6 @@ import numpy as np
 from caffelite._kernels import EpochHook
 from caffelite._support.tracebacks import error_note
 from caffelite._support.warnings import warn
-from caffelite.program.recording import is_internal
 from caffelite.training.callbacks.averaging import AverageWeights
 from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.checkpoint import Checkpoint
@@ -102,7 +101,7 @@ class CallbackList(LoopHook):
     def __call__(self, epoch: int, history: History) -> bool:
         """Call all callbacks, each `Checkpoint` last. Return whether one of them ends the training."""
         lengths = _lengths(history)
-        self._disturb_programs()
+        self._count_disturbance()
         for callback in self._call_order:
             stop = callback(epoch, history)
             if _lengths(history) != lengths:
@@ -116,15 +115,15 @@ class CallbackList(LoopHook):
     def between_steps(self) -> bool:
         """Call all that have such a method; those that count steps come first."""
         if self._between_steps:
-            self._disturb_programs()
+            self._count_disturbance()
         for callback in self._between_steps:
             self.should_stop |= callback.between_steps() is True
         return self.should_stop
 
-    def _disturb_programs(self) -> None:
-        """Note that a user's Python runs between steps. (caffelite's own callbacks have a class of the package.)"""
-        if self._training is not None and not all(map(is_internal, map(type, self.callbacks))):
-            self._training.model._model_state.programs.disturb()
+    def _count_disturbance(self) -> None:
+        """Note that callbacks run between steps, and with them perhaps a user's Python."""
+        if self._training is not None and self.callbacks:
+            self._training.model._model_state.programs.disturbances += 1
 
     def end(self) -> None:
         self._training = self._restore = None

@@ -41,7 +41,7 @@ class Epochs(ABC):
         self.step, self.model, self.objective = step, step.model, step.objective
         self.interrupts: Interrupts = NullInterrupts() if interrupts is None else interrupts
         self.programs = self.model._model_state.programs
-        self.programs.disturb()
+        self.programs.disturbances += 1
         self.cursor = self.programs.cursor
         if self.objective.row_check is None and self.model._model_state.runs_user_code(self.model):
             self.objective.row_check = RowCheck(self.objective.loss)
@@ -115,7 +115,7 @@ class Epochs(ABC):
         specs = [(column.shape[1:], column.dtype) for column in columns]
         key = (self.model.structure(), rows, layout, *self.step.key(), *specs)
         program: Program = self.programs.find(Program, dependencies, name, *key)
-        program.is_supervised = True
+        program.supervise(self.programs.disturbances)
         return program
 
     def compute_results(self, sums: np.ndarray, epoch_rows: dict[str, np.ndarray]) -> np.ndarray:
@@ -123,6 +123,7 @@ class Epochs(ABC):
         sums = self.reduce_sums(sums)
         if not self.objective.epoch_metrics:
             return self.objective.means(sums)
+        self.programs.disturbances += 1  # a metric may be a user's
         return self.step.results(sums, *split_rows(self.gather_all(epoch_rows)))
 
     def gather_all(self, epoch_rows: dict[str, np.ndarray]) -> dict[str, np.ndarray]:

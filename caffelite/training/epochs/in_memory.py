@@ -129,13 +129,14 @@ class InMemoryEpochs(Epochs):
                 for program in current:
                     self._allocate_rows(self.programs.output_specs[program])
             self._set_programs(programs, current)
-            steps = min(steps, *[program.replays_left for program in current])
+            steps = min(steps, *[1 if program.calls_python else program.replays_left for program in current])
             try:
                 stopped_call = self.replay.run(epochs, seconds, int(steps))
             finally:
                 self._count_replays()
                 for program in current:
                     program.apply_effects()
+                    program.check_callbacks()
             if stopped_call is not None:
                 self._raise_error(stopped_call)
 
@@ -164,6 +165,8 @@ class InMemoryEpochs(Epochs):
             self.program_cache = (*current, programs) if all(program.is_recorded for program in programs) else None
             return programs
         self.programs.mark_used(cached[2])
+        for program in cached[2]:
+            program.supervise(self.programs.disturbances)
         return cached[2]
 
     def is_at_last_batch(self) -> bool:
@@ -252,6 +255,7 @@ class InMemoryEpochs(Epochs):
             for name, rows in epoch_rows.items():
                 self.row_buffers[name][:num_rows] = self.scatter_rows(rows)
         self.replay.go_to(epoch, batch, num_rows)
+        self.counted_steps = self.steps
 
 
 class CallRecorder(kernels.Recorder):

@@ -74,7 +74,7 @@ class IterableEpochs(Epochs):
             self.rest = start_epoch(self.batches, self.batch)
         for make_batch in self.rest:
             batch, columns = prepare_batch(self.model, make_batch(), self.objective.loss)
-            self.programs.disturb()
+            self.programs.disturbances += 1
             if self.step.is_training:
                 remember_columns(self.model, columns)
             return [batch]
