@@ -40,6 +40,7 @@ INTERNAL = frozenset(
         "between_steps",
         "blocks",
         "check",
+        "check_callbacks",
         "check_input_shape",
         "check_input",
         "epoch",
@@ -58,8 +59,10 @@ INTERNAL = frozenset(
         "shape_for",
         "state",
         "structure",
+        "supervise",
         "takes_sparse",
         "vectors",
+        "warn_of_rates",
         "windows",
     }
 )
