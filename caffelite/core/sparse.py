@@ -51,8 +51,8 @@ class SparseOperand(kernels.SparseMatrix):
 class SparseRows(SparseOperand):
     """Rows (n, features) of a sparse matrix. If you give a model a sparse matrix, its layers get these rows.
 
-    A Linear takes them as they are, and `rows @ tensor` is their product with a Tensor. For all else, `toarray()` makes
-    an array of them, in a recorded step too.
+    A Linear takes them as they are, and `rows @ tensor` is their product with a Tensor. For other layers, `toarray()`
+    makes an array of them, in a recorded step too.
     Indexing with slices, row numbers and masks selects rows. The selected rows share the numbers of all others.
     """
 

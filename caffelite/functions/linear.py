@@ -87,8 +87,8 @@ class Linear(Function, recordable=True, rowwise=True):
 class MatMul(Function, recordable=True):
     """The matrix product, y = a b, a (…, M, K), b (…, K, N), y (…, M, N):  da = dy bᵀ,  db = aᵀ dy.
 
-    A vector a is one row, a vector b is one column. a may be `SparseRows`, which have no gradient. Arrays of more than two axes are stacks of matrices, which are
-    broadcast to each other. ValueError for shapes that do not fit.
+    A vector a is one row, a vector b is one column. Arrays of more than two axes are stacks of matrices, which are
+    broadcast to each other. a may be `SparseRows`, which get no gradient. ValueError for shapes that do not fit.
     """
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -109,7 +109,7 @@ class MatMul(Function, recordable=True):
             return kernels.matmul(a, b)
         shape: Any = self.output_shape(self.a_shape, self.b_shape)
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
-        if a.ndim == 1 or (a.ndim > 2 and self.b.ndim == 2):  # one row, or a stack whose rows are all multiplied by the same b
+        if a.ndim == 1 or (a.ndim > 2 and self.b.ndim == 2):  # one row, or a stack whose rows all meet the same b
             self.a = reshape_array(a, (math.prod(a.shape[:-1]), a.shape[-1]))
         else:
             self.a = a

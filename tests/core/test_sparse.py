@@ -552,9 +552,7 @@ def test_other_operations_on_sparse_rows_say_what_to_do(use):
         def call(self, x):
             return self.linear(use(x))
 
-    with pytest.raises(
-        (TypeError, AttributeError), match=r"go into a Linear.*; for anything else, give \.toarray\(\)"
-    ):
+    with pytest.raises((TypeError, AttributeError), match=r"go into a Linear.*; for anything else, give \.toarray\(\)"):
         train(matrix(), labels(), Uses())
 
 

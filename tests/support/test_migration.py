@@ -291,7 +291,11 @@ ERRORS = {
     "words": (lambda: fit(y=[["a", "b"][i % 2] for i in Y]), TypeError, "np.unique(y, return_inverse=True) numbers"),
     "float labels": (lambda: fit(y=Y.astype(float)), TypeError, " in row 0; y.astype(int) makes integers of them"),
     "bool labels": (lambda: fit(y=Y > 1), TypeError, "y.astype(int) makes integers of them"),
-    "one-hot bools": (lambda: fit(y=np.eye(3, dtype=bool)[Y]), TypeError, "y.argmax(axis=-1) makes labels from one-hot"),
+    "one-hot bools": (
+        lambda: fit(y=np.eye(3, dtype=bool)[Y]),
+        TypeError,
+        "y.argmax(axis=-1) makes labels from one-hot",
+    ),
     "a column of weights": (
         lambda: fit(sample_weight=np.ones((60, 1))),
         ValueError,
