@@ -64,7 +64,7 @@ def pieces(text):
     return [part.swapaxes(0, 1).reshape(-1, LENGTH) for part in cut]
 
 
-words = re.findall(r"\w+|[^\w\s]", " ".join(topics[name] for name in sorted(topics)).lower())[:60_000]
+words = re.findall(r"[a-z']+|[.,;:](?=\s)", " ".join(topics[name] for name in sorted(topics)).lower())[:60_000]
 counts = Counter(words)
 vocabulary = [UNKNOWN, *sorted(word for word, count in counts.items() if count > 2)]
 numbers = {word: number for number, word in enumerate(vocabulary)}
@@ -78,7 +78,7 @@ history = model.fit(
     x,
     y,
     loss=loss,
-    optimizer=cl.Adam(model.parameters(), lr=cl.schedules.cosine(5e-3, steps=options.epochs * len(x) // STREAMS)),
+    optimizer=cl.Adam(model.parameters(), lr=cl.schedules.cosine(8e-3, steps=options.epochs * len(x) // STREAMS)),
     epochs=options.epochs,
     batch_size=STREAMS,
     shuffle=False,
@@ -92,6 +92,6 @@ for name in ("with its states", "without"):
         losses.append(model.evaluate(x_test[i : i + STREAMS], y_test[i : i + STREAMS], loss=loss)["loss"])
         if name == "without":
             model.forget()
-    print(f"perplexity of the held-out text: {np.exp(np.mean(losses)):.1f} {name}")
+    print(f"perplexity of the held-out text: {np.exp(np.mean(losses)):.0f} {name}")
     model.forget()
 print(" ".join(vocabulary[number] for number in model.write(numbers["the"], 60, np.random.default_rng(0))))
