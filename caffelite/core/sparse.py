@@ -15,9 +15,10 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite.core.arrays import as_real, native_dtype
+from caffelite.core.autograd import Node
 
 INT32_MAX = np.iinfo(np.int32).max
-HINT = "go into a Linear as they are; for anything else, give .toarray()"
+HINT = "go into a Linear, or into `rows @ tensor`, as they are; for anything else, give .toarray()"
 
 
 class Nonzeros(NamedTuple):
@@ -29,8 +30,9 @@ class Nonzeros(NamedTuple):
 
 
 class SparseOperand(kernels.SparseMatrix):
-    """A sparse matrix. A Linear multiplies it by its weight or its gradient; it has no other operations."""
+    """A sparse matrix. A product multiplies it by a weight or by a gradient; it has no other operations."""
 
+    ndim = 2
     __array_ufunc__ = None
 
     def _raise_unsupported(self, *others: Any) -> Any:
@@ -49,11 +51,10 @@ class SparseOperand(kernels.SparseMatrix):
 class SparseRows(SparseOperand):
     """Rows (n, features) of a sparse matrix. If you give a model a sparse matrix, its layers get these rows.
 
-    A Linear takes them as they are. For other layers, `toarray()` makes an array of them, in a recorded step too.
+    A Linear takes them as they are, and `rows @ tensor` is their product with a Tensor. For other layers, `toarray()`
+    makes an array of them, in a recorded step too.
     Indexing with slices, row numbers and masks selects rows. The selected rows share the numbers of all others.
     """
-
-    ndim = 2
 
     def __init__(self, rows: np.ndarray, numbers: Nonzeros | None = None) -> None:
         super().__init__(rows)
@@ -63,6 +64,9 @@ class SparseRows(SparseOperand):
     def T(self) -> SparseOperand:
         """The transpose (features, n), for `kernels.matmul`: dW = xᵀ dy."""
         return SparseOperand(self.rows, True)
+
+    def __matmul__(self, other: Any) -> Any:
+        return NotImplemented if isinstance(other, Node) else self._raise_unsupported()  # the Tensor multiplies
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -99,8 +103,8 @@ class SparseRows(SparseOperand):
     def _numbers(self) -> Nonzeros:
         if self.numbers is None:
             raise TypeError(
-                "sparse rows in a step that is being recorded can go into a Linear, or become an array by "
-                ".toarray(); a replay would not repeat anything else"
+                "sparse rows in a step that is being recorded can go into a Linear or into `rows @ tensor`, or become "
+                "an array by .toarray(); a replay would not repeat anything else"
             )
         return self.numbers
 

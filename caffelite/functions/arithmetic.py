@@ -183,10 +183,10 @@ def as_operands(values: Sequence[Any], name: str) -> list[Any]:
     return [as_operand(tensor if i == index else x, tensor, name) for i, x in enumerate(values)]
 
 
-def add_operator(name: str, function: type[Function], symbol: str) -> None:
+def add_operator(name: str, function: type[Function], symbol: str, as_left_operand: Any = as_operand) -> None:
     """Give Tensor the two methods of an operator: one with the Tensor on the left, the other with it on the right."""
     setattr(Tensor, f"__{name}__", binary_operator(function, symbol, as_operand))
-    setattr(Tensor, f"__r{name}__", binary_operator(function, symbol, as_operand, swapped=True))
+    setattr(Tensor, f"__r{name}__", binary_operator(function, symbol, as_left_operand, swapped=True))
 
 
 add_operator("add", Add, "+")

@@ -12,12 +12,14 @@ from caffelite._support.reprs import repr_with_arguments
 from caffelite.core.arrays import check_positive_integer, native_dtype, reshape_array
 from caffelite.core.function import Function, Shape
 from caffelite.core.initializers import Initializer, check_initializer, initialize
-from caffelite.core.sparse import is_sparse
+from caffelite.core.sparse import as_sparse, is_sparse
 from caffelite.core.tensor import Tensor, add_methods, make_parameter
 from caffelite.functions.arithmetic import (
     Gradients,
     add_operator,
+    as_operand,
     as_operands,
+    as_tensor,
     broadcast_shape,
     common_length,
     operand_shape,
@@ -86,7 +88,7 @@ class MatMul(Function, recordable=True):
     """The matrix product, y = a b, a (…, M, K), b (…, K, N), y (…, M, N):  da = dy bᵀ,  db = aᵀ dy.
 
     A vector a is one row, a vector b is one column. Arrays of more than two axes are stacks of matrices, which are
-    broadcast to each other. ValueError for shapes that do not fit.
+    broadcast to each other. a may be `SparseRows`, which get no gradient. ValueError for shapes that do not fit.
     """
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -107,7 +109,7 @@ class MatMul(Function, recordable=True):
             return kernels.matmul(a, b)
         shape: Any = self.output_shape(self.a_shape, self.b_shape)
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
-        if a.ndim == 1 or self.b.ndim == 2:  # one row, or a stack whose rows are all multiplied by the same b
+        if a.ndim == 1 or (a.ndim > 2 and self.b.ndim == 2):  # one row, or a stack whose rows all meet the same b
             self.a = reshape_array(a, (math.prod(a.shape[:-1]), a.shape[-1]))
         else:
             self.a = a
@@ -121,7 +123,8 @@ class MatMul(Function, recordable=True):
         if self.wants_gradient(0):
             da = sum_to_shape(batched_matmul(dy, self.b.swapaxes(-1, -2)), self.a.shape).reshape(self.a_shape)
         if self.wants_gradient(1):
-            db = sum_to_shape(batched_matmul(self.a.swapaxes(-1, -2), dy), self.b.shape).reshape(self.b_shape)
+            transpose = self.a.T if self.a.ndim == 2 else self.a.swapaxes(-1, -2)
+            db = sum_to_shape(batched_matmul(transpose, dy), self.b.shape).reshape(self.b_shape)
         return da, db
 
 
@@ -138,9 +141,20 @@ def batched_matmul(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def matmul(a: Any, b: Any) -> Tensor:
-    """Return the matrix product a @ b."""
+    """Return the matrix product a @ b. a may be a sparse matrix."""
+    if is_sparse(a):
+        return as_tensor(b).__rmatmul__(a)
     return MatMul().apply_once(*as_operands((a, b), "@"))
 
 
-add_operator("matmul", MatMul, "@")
+def as_left_operand(value: Any, tensor: Tensor, symbol: str) -> Any:
+    """Return the left operand of a Tensor's product: `as_operand`, or SparseRows of the Tensor's dtype."""
+    if not is_sparse(value):
+        return as_operand(value, tensor, symbol)
+    if tensor.ndim > 2:
+        raise ValueError(f"sparse rows @ got a Tensor of shape {tensor.shape}; expected (features, k) or (features,)")
+    return as_sparse(value, tensor.dtype)
+
+
+add_operator("matmul", MatMul, "@", as_left_operand)
 add_methods(matmul=Tensor.__matmul__)

@@ -130,7 +130,7 @@ class Recurrent(Function, recordable=True):
     def _forward(self, x: np.ndarray, states: tuple[Any, ...], lengths: Any) -> Any:
         initial_states = [state for state in states if state is not None]
         if initial_states and len(initial_states) < len(states):
-            raise TypeError(f"{self!r} takes both states, {' and '.join(self.state_names)}, or none")
+            raise TypeError(f"{self!r} takes both states, or none: layer(x, {', '.join(self.state_names)})")
         self.check_input_shape(x.shape)
         self._check_states(x.shape, [np.shape(state) for state in initial_states])
         arrays, names = (x, *initial_states), ("x", *self.state_names)

@@ -104,7 +104,12 @@ def check_outputs(model: Container, outputs: Any) -> Any:
     tensors = to_list(outputs)
     if not tensors or not all(isinstance(y, Tensor) for y in tensors):
         got = _format_types(outputs)
-        raise TypeError(f"{type(model).__name__}.call has to return a Tensor or a tuple of them, got {got}")
+        hint = ""
+        if isinstance(outputs, tuple) and any(isinstance(y, tuple) for y in outputs):
+            hint = "; `return y, *states` gives one tuple"
+        elif isinstance(outputs, tuple) and any(y is None for y in outputs):
+            hint = "; leave out what is None, such as `return y if loss is None else (y, loss)`"
+        raise TypeError(f"{type(model).__name__}.call has to return a Tensor or a tuple of them, got {got}{hint}")
     return outputs
 
 

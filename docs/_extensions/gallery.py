@@ -71,6 +71,9 @@ GROUPS = {
         Example("contrastive", "Contrastive pairs", picture="points.png"),
         Example("vae", "A variational autoencoder", picture="drawn.png"),
         Example("gan", "A GAN: two nets compete", picture="ring.png"),
+        Example("wgan_gp", "A Wasserstein GAN", picture="clusters.png"),
+        Example("image_captions", "Images and captions", picture="captions.png"),
+        Example("karate_club", "A graph net", picture="club.png"),
         Example("cart_pole", "Balancing a pole on a cart"),
     ],
     "Numbers, time series, text": [
@@ -79,6 +82,8 @@ GROUPS = {
         Example("motion", "Phone sensors"),
         Example("reviews", "Good and bad reviews"),
         Example("text", "Sparse text"),
+        Example("addition", "Learning to add"),
+        Example("language_model", "A language model that reads on"),
         Example(
             "gpt",
             "A GPT that writes",

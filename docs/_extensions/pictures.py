@@ -215,6 +215,16 @@ def text(figure, namespace):
     axes.set(xticks=[], yticks=[], xlabel="columns of words", ylabel="units", title="weights of 120 of 20,000 columns")
 
 
+def addition(figure, namespace):
+    axes = figure.subplots()
+    curve(axes, namespace["history"]["val_accuracy"], "epoch", "share of the characters")
+    axes.set_title("right in sums that were held out")
+
+
+def language_model(figure, namespace):
+    curve(figure.subplots(), np.exp(namespace["history"]["loss"]), "epoch", "perplexity")
+
+
 def gpt(figure, namespace):
     """Held-out text, each character the darker the less it was expected."""
     inputs, targets = namespace["x"][:4], namespace["y"][:4].ravel()

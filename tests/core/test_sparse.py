@@ -121,6 +121,53 @@ def test_product_and_gradient_are_the_judges(dtype, sizes, density, with_bias, s
 
 
 @both_dtypes
+@pytest.mark.parametrize("kind", [sp.csr_array, sp.csc_matrix], ids=["rows", "columns"])
+@pytest.mark.parametrize("shape", [(90, 4), (90,)], ids=["matrix", "vector"])
+def test_the_product_with_a_tensor_and_its_gradient_are_as_of_the_array(kind, shape, dtype):
+    x, values = matrix(dtype=np.float64, kind=kind), np.random.default_rng(2).normal(size=shape)
+    sparse, dense = (cl.Tensor(values, dtype=dtype, requires_grad=True) for _ in range(2))
+    product, expected = cl.matmul(x, sparse), x.toarray() @ dense
+    (product**2).sum().backward()
+    (expected**2).sum().backward()
+    assert_close(product.data, expected.data, dtype, scale=90)
+    assert_close(sparse.grad, dense.grad, dtype, scale=90)
+
+
+def test_an_unfit_product_of_sparse_rows_is_an_error():
+    x = matrix()
+    with pytest.raises(ValueError, match=r"rows of 90 features and shape \(4, 2\)"):
+        cl.matmul(x, cl.Tensor(np.ones((4, 2))))
+    with pytest.raises(ValueError, match=r"a Tensor of shape \(2, 90, 1\); expected \(features, k\) or \(features,\)"):
+        cl.matmul(x, cl.Tensor(np.ones((2, 90, 1))))
+    with pytest.raises(TypeError, match=r"\.toarray\(\) makes an array from it"):
+        cl.matmul(cl.Tensor(np.ones((2, 60))), x)
+
+
+class Graph(cl.Model):
+    """Two layers on the nodes of a graph and their neighbours."""
+
+    def __init__(self, dtype):
+        super().__init__(seed=0, dtype=dtype)
+        self.hidden, self.scores = cl.Linear(5, 8), cl.Linear(8, 3)
+
+    def call(self, x, adjacency):
+        return adjacency @ self.scores((adjacency @ self.hidden(x)).relu())
+
+
+@both_dtypes
+def test_a_graph_net_learns_the_same_from_a_sparse_adjacency(dtype, recwarn):
+    """The whole graph is a batch. The matrix is in float64, as SciPy makes it."""
+    x, adjacency = np.random.default_rng(3).normal(size=(60, 5)), matrix(features=60, density=0.1, dtype=np.float64)
+    sparse, dense = Graph(dtype), Graph(dtype)
+    for model, a in ((sparse, adjacency), (dense, adjacency.toarray())):
+        train((x, a), labels(), model, batch_size=60, shuffle=False)
+    assert not recwarn.list  # the step is recorded
+    assert_alike(sparse, dense, dtype)
+    expected = dense.predict((x, adjacency.toarray()))
+    np.testing.assert_allclose(sparse.predict((x, adjacency)), expected, 0, TOLERANCE[dtype])
+
+
+@both_dtypes
 def test_a_matrix_product_takes_sparse_rows_and_their_transpose(dtype):
     x, rng = as_sparse(matrix(dtype=dtype)), np.random.default_rng(0)
     w, dy, bias = (rng.normal(size=shape).astype(dtype) for shape in ((90, 4), (60, 4), 4))
@@ -505,9 +552,7 @@ def test_other_operations_on_sparse_rows_say_what_to_do(use):
         def call(self, x):
             return self.linear(use(x))
 
-    with pytest.raises(
-        (TypeError, AttributeError), match=r"go into a Linear .*; for anything else, give \.toarray\(\)"
-    ):
+    with pytest.raises((TypeError, AttributeError), match=r"go into a Linear.*; for anything else, give \.toarray\(\)"):
         train(matrix(), labels(), Uses())
 
 

@@ -304,7 +304,7 @@ def test_other_shapes_and_dtypes_raise(layer, kinds):
     with pytest.raises(TypeError, match="unexpected keyword argument 'length'"):
         layer(x, length=[1, 2])
     if kinds == 2:
-        with pytest.raises(TypeError, match="takes both states, h and c, or none"):
+        with pytest.raises(TypeError, match=r"takes both states, or none: layer\(x, h, c\)"):
             layer(x, state)
     for bad in (0, -1):
         with pytest.raises(ValueError, match=f"{name}: hidden must be at least 1"):

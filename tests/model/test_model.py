@@ -206,7 +206,8 @@ def test_a_call_that_returns_an_empty_tuple_is_a_type_error():
 @pytest.mark.parametrize(
     ("compute", "got"),
     [
-        (lambda x: (x, (x, None)), r"got \(Tensor, \(Tensor, None\)\)$"),
+        (lambda x: (x, (x, None)), r"got \(Tensor, \(Tensor, None\)\); `return y, \*states` gives one tuple$"),
+        (lambda x: (x, None), r"got \(Tensor, None\); leave out what is None, such as `return y if loss is None else"),
         (lambda x: [x, x], r"got \[Tensor, Tensor\]$"),
         (lambda x: {"a": x}, "got dict$"),
         (lambda x: None, "got None$"),

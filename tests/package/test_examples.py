@@ -312,6 +312,45 @@ def test_made_points_are_a_ring(tmp_path):
     assert is_picture(picture)
 
 
+def test_the_distance_of_the_wasserstein_gan_falls_and_every_cluster_gets_points(tmp_path):
+    picture = tmp_path / "clusters.png"
+    output = run("wgan_gp.py", str(picture)).stdout
+    first, last = numbers_after("distance", output)
+    assert abs(last) < 0.1 < first
+    assert numbers_after("least points of a cluster", output)[-1] > 150
+    assert int(re.findall(r"(\d+)% of the points in a cluster", output)[-1]) > 70
+    assert is_picture(picture)
+
+
+def test_captions_outside_the_training_are_found_as_well_as_others(tmp_path):
+    picture = tmp_path / "captions.png"
+    known, new = numbers_after("captions: right for", run("image_captions.py", str(picture)).stdout)
+    assert known > 0.9
+    assert new > 0.85
+    assert is_picture(picture)
+
+
+def test_two_labels_are_enough_for_nearly_all_members_in_the_club(tmp_path):
+    picture = tmp_path / "club.png"
+    output = run("karate_club.py", str(picture)).stdout
+    assert "34 members, 78 friendships" in output
+    assert numbers_after("right half for", output)[0] >= 32
+    assert is_picture(picture)
+
+
+def test_sums_outside_the_training_are_right():
+    output = run("addition.py").stdout
+    assert float(re.search(r"held-out sums: (\S+)% are right", output)[1]) > 90
+    assert len(re.findall(r"^\d+\+\d+ = \d+", output, re.MULTILINE)) == 5
+
+
+def test_the_language_model_expects_the_text_better_with_its_states():
+    output = run("language_model.py").stdout
+    with_states, without = numbers_after("held-out text:", output)
+    assert with_states < without < 400
+    assert len(output.splitlines()[-1].split()) == 60
+
+
 def test_the_pole_is_up_longer_with_every_ten_rounds_at_first():
     lengths = numbers_after("stands for", run("cart_pole.py").stdout)
     assert lengths[0] < 30

@@ -286,11 +286,16 @@ ERRORS = {
         ValueError,
         "labels up to 3, the model needs 4 outputs, and it has 2",
     ),
-    "one-hot integers": (lambda: fit(y=ONE_HOT.astype(int)), ValueError, "not one-hot rows: y.argmax(axis=1)"),
+    "one-hot integers": (lambda: fit(y=ONE_HOT.astype(int)), ValueError, "not one-hot rows: y.argmax(axis=-1)"),
     "class_weight of one-hot": (lambda: fit(y=ONE_HOT, class_weight={1: 2.0}), TypeError, "y.argmax(axis=1)"),
     "words": (lambda: fit(y=[["a", "b"][i % 2] for i in Y]), TypeError, "np.unique(y, return_inverse=True) numbers"),
     "float labels": (lambda: fit(y=Y.astype(float)), TypeError, " in row 0; y.astype(int) makes integers of them"),
     "bool labels": (lambda: fit(y=Y > 1), TypeError, "y.astype(int) makes integers of them"),
+    "one-hot bools": (
+        lambda: fit(y=np.eye(3, dtype=bool)[Y]),
+        TypeError,
+        "y.argmax(axis=-1) makes labels from one-hot",
+    ),
     "a column of weights": (
         lambda: fit(sample_weight=np.ones((60, 1))),
         ValueError,

@@ -61,7 +61,7 @@ def check_labels_shape(loss: str, labels_shape: Shape, scores_shape: Shape) -> N
     expected = "one label a row" if len(rows) == 1 else f"a label for each place, {format_shape(rows)}"
     if len(labels_shape) == len(scores_shape):
         is_column = labels_shape[1:] == (1,)
-        expected += ", (n,), not a column: np.ravel(y)" if is_column else ", not one-hot rows: y.argmax(axis=1)"
+        expected += ", (n,), not a column: np.ravel(y)" if is_column else ", not one-hot rows: y.argmax(axis=-1)"
     raise ValueError(
         f"{loss} got labels of shape {labels_shape} for scores of shape {scores_shape}: expected {expected}"
     )
@@ -82,7 +82,9 @@ def _label_type_error(loss: str, targets: Any, labels: np.ndarray, classes: int 
     allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
     where = "" if row < 0 else f": {first!r} in row {row}"
     hint = ""
-    if isinstance(first, str):
+    if labels.dtype.kind == "b" and labels.ndim > 1 and labels.shape[-1] == classes:
+        hint = "; y.argmax(axis=-1) makes labels from one-hot rows"
+    elif isinstance(first, str):
         hint = "; classes, y = np.unique(y, return_inverse=True) numbers them"
     elif labels.dtype.kind in "fb" and (labels == np.trunc(labels)).all():
         hint = "; y.astype(int) makes integers of them"
