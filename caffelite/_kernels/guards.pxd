@@ -1,3 +1,13 @@
+cdef enum Place:                          # where a value is
+    CLASS_ITEM                            # in a class itself, without its bases, by name
+    ATTRIBUTE                             # of an object that has no dict for it, by name
+    CELL                                  # in a variable of an enclosing function, by number
+    FUNCTION                              # the code of a function, and its default arguments
+    CLASS                                 # the class of an object
+    BYTES                                 # the bytes of an object, such as a bytearray
+    ELEMENTS                              # the elements of a set
+
+
 cdef class AttributeGuard:
     cdef object owner
     cdef bint needed
@@ -9,9 +19,10 @@ cdef class AttributeGuard:
 
 
 cdef class GuardTable(AttributeGuard):
-    cdef list items, named, cells, sets, contents, arrays, class_items, functions, kinds, buffers
+    cdef list items, placed, contents, arrays
 
-    cdef bint is_item_unchanged(self, list items, list named, list contents)
+    cdef add_value(self, Place place, owner, key, name)
+    cdef bint has_same(self, list items, list placed, list contents)
 
 
 cpdef bint are_unchanged(list attributes)

@@ -12,9 +12,6 @@ cdef extern from "Python.h":
     ctypedef struct PyTypeObject:
         PyObject* tp_dict
     object PyObject_GenericGetDict(object owner, void* context)
-    PyObject* PyFunction_GetCode(object function)
-    PyObject* PyFunction_GetDefaults(object function)
-    PyObject* PyFunction_GetKwDefaults(object function)
 
 
 cdef class AttributeGuard:
@@ -89,12 +86,20 @@ class Reference(weakref.ref):
 
 cdef bint is_unchanged(now, before):
     """Return whether `now` is `before`, or an equal number, text or tuple. `before` may be a weak reference."""
+    cdef Py_ssize_t i
     if type(before) is Reference:
         return now is before()
     if now is before or type(now) is not type(before):
         return now is before
     if type(now) is tuple:
-        return len(now) == len(before) and all([is_unchanged(x, y) for x, y in zip(now, before)])
+        if len(<tuple> now) != len(<tuple> before):
+            return False
+        for i in range(len(<tuple> now)):
+            if not is_unchanged((<tuple> now)[i], (<tuple> before)[i]):
+                return False
+        return True
+    if type(now) is frozenset:
+        return now == before
     return type(now) in BY_VALUE and now == before and (bool(now) or repr(now) == repr(before))   # −0.0 is not 0.0
 
 
@@ -105,7 +110,7 @@ def resolve_reference(before):
 
 def make_reference(value):
     """Return a weak reference to a value, to compare with later, or the value itself if it takes no weak reference."""
-    if value is None or isinstance(value, (*BY_VALUE, tuple, list, dict, set)):
+    if value is None or isinstance(value, (*BY_VALUE, tuple, list, dict, set, frozenset)):
         return value
     try:
         return Reference(value)
@@ -133,11 +138,19 @@ cdef inline bint has_bytes(cnp.ndarray array, bytes values):
     return array.tobytes() == values
 
 
-cdef inline bint is_same_function(function, code, defaults, named):
-    """Return whether a function has this code and these default arguments, each None without any."""
-    return (PyFunction_GetCode(function) == <PyObject*> code
-            and (PyFunction_GetDefaults(function) or <PyObject*> None) == <PyObject*> defaults
-            and (PyFunction_GetKwDefaults(function) or <PyObject*> None) == <PyObject*> named)
+cdef object read_value(int place, owner, key):
+    """The value at a place now; MISSING if there is none."""
+    if place == CLASS_ITEM:
+        return class_attributes(owner).get(key, MISSING)
+    if place == ATTRIBUTE:
+        return getattr(owner, key, MISSING)
+    if place == CELL:
+        return cell_content(owner.__closure__[key])
+    if place == FUNCTION:
+        return owner.__code__, owner.__defaults__, owner.__kwdefaults__
+    if place == CLASS:
+        return type(owner)
+    return bytes(owner) if place == BYTES else frozenset(owner)
 
 
 cdef class GuardTable(AttributeGuard):
@@ -147,38 +160,41 @@ cdef class GuardTable(AttributeGuard):
     `program/guards/state.py` finds out which values these are.
     """
     def __init__(self):
-        self.items, self.named, self.cells, self.sets, self.contents, self.arrays = [], [], [], [], [], []
-        self.class_items, self.functions, self.kinds, self.buffers = [], [], [], []
+        self.items, self.placed, self.contents, self.arrays = [], [], [], []
 
     def add_item(self, owner, dict values, str name):
         """Note an attribute of `owner` or, if `owner` is None, an item of the dict `values`. It may be missing."""
         value = values.get(name, MISSING)
         self.items.append((values if owner is None else make_reference(owner), name, make_reference(value)))
 
+    cdef add_value(self, Place place, owner, key, name):
+        """Note the value at a place, and its name in messages."""
+        value = make_reference(read_value(place, owner, key))
+        self.placed.append((<int> place, make_reference(owner), key, name, value))
+
     def add_class_item(self, kind, str name):
         """Note what a class itself, without its bases, has under a name: a value, a method, a property, or nothing."""
-        self.class_items.append((Reference(kind), name, make_reference(class_attributes(kind).get(name, MISSING))))
+        self.add_value(CLASS_ITEM, kind, name, name)
 
     def add_buffer(self, value, str name):
         """Note the bytes of an object, such as a bytearray or an array of the module `array`."""
-        self.buffers.append((value, bytes(value), name))
+        self.add_value(BYTES, value, None, name)
 
     def add_kind(self, value):
         """Note the class of an object."""
-        self.kinds.append((make_reference(value), type(value)))
+        self.add_value(CLASS, value, None, "__class__")
 
     def add_function(self, function):
         """Note the code of a function and its default arguments."""
-        code, defaults, named = function.__code__, function.__defaults__, function.__kwdefaults__
-        self.functions.append((Reference(function), code, defaults, named, function.__name__))
+        self.add_value(FUNCTION, function, None, function.__name__)
 
     def add_attribute(self, owner, str name):
         """Note an attribute of an object that has no dict for it. It may be missing."""
-        self.named.append((make_reference(owner), name, make_reference(getattr(owner, name, MISSING))))
+        self.add_value(ATTRIBUTE, owner, name, name)
 
     def add_cell(self, function, Py_ssize_t i, str name):
         """Note a variable of an enclosing function."""
-        self.cells.append((make_reference(function), i, name, make_reference(cell_content(function.__closure__[i]))))
+        self.add_value(CELL, function, i, name)
 
     def add_array(self, array):
         """Note the values in an array."""
@@ -200,7 +216,7 @@ cdef class GuardTable(AttributeGuard):
     def add_contents(self, value, str name):
         """Note the contents of a list, dict or set."""
         if isinstance(value, (set, frozenset)):
-            self.sets.append((value, frozenset(value), name))
+            self.add_value(ELEMENTS, value, None, name)
         elif isinstance(value, dict):
             self.contents.append((value, list(value), [make_reference(x) for x in value.values()], name))
         elif not isinstance(value, tuple):
@@ -218,24 +234,11 @@ cdef class GuardTable(AttributeGuard):
         for array, bytes_before in self.arrays:
             if not has_bytes(array, bytes_before):
                 return False
-        for kind, name, before in self.class_items:
-            kind = (<object> kind)()
-            if kind is not None and not is_unchanged(class_attributes(kind).get(name, MISSING), before):
+        for place, owner, key, _, before in self.placed:
+            owner = resolve_reference(owner)
+            if owner is not None and not is_unchanged(read_value(place, owner, key), before):
                 return False
-        for value, kind in self.kinds:
-            value = resolve_reference(value)
-            if value is not None and type(value) is not kind:
-                return False
-        for value, bytes_before, _ in self.buffers:
-            if bytes(value) != bytes_before:
-                return False
-        for function, code, defaults, named, _ in self.functions:
-            function = (<object> function)()
-            if function is not None and not is_same_function(function, code, defaults, named):
-                return False
-        if not (self.named or self.cells or self.sets or self.contents):
-            return True
-        return next(self.changes(), None) is None
+        return not self.contents or next(self.content_changes(), None) is None
 
     def exclude(self, owners):
         """Stop comparing the attributes of these objects. `AttributeGuard` compares them."""
@@ -250,37 +253,14 @@ cdef class GuardTable(AttributeGuard):
                 now = (<dict> values).get(name, MISSING)
                 if not is_unchanged(now, before):
                     yield name, before, now
-        for kind, name, before in self.class_items:
-            kind = kind()
-            now = before if kind is None else class_attributes(kind).get(name, MISSING)
-            if kind is not None and not is_unchanged(now, before):
+        for place, owner, key, name, before in self.placed:
+            owner = resolve_reference(owner)
+            if owner is not None and not is_unchanged(now := read_value(place, owner, key), before):
                 yield name, before, now
-        for value, before, name in self.buffers:
-            if bytes(value) != before:
-                yield name, before, value
-        for value, kind in self.kinds:
-            value = resolve_reference(value)
-            if value is not None and type(value) is not kind:
-                yield "__class__", kind, type(value)
-        for function, code, defaults, named, name in self.functions:
-            function = function()
-            if function is not None and not is_same_function(function, code, defaults, named):
-                yield name, MISSING, function
-        for owner, name, before in self.named:
-            owner = owner() if type(owner) is Reference else owner
-            if owner is not None:
-                now = getattr(owner, name, MISSING)
-                if not is_unchanged(now, before):
-                    yield name, before, now
-        for function, i, name, before in self.cells:
-            function = function() if type(function) is Reference else function
-            if function is not None:
-                now = cell_content(function.__closure__[i])
-                if not is_unchanged(now, before):
-                    yield name, before, now
-        for content, before, name in self.sets:
-            if type(before)(content) != before:
-                yield name, before, content
+        yield from self.content_changes()
+
+    def content_changes(self):
+        """For each list or dict whose elements have changed: its name, and an old and a new element."""
         for content, keys, before, name in self.contents:
             if len(content) < len(before):
                 yield name, before, content
@@ -295,13 +275,13 @@ cdef class GuardTable(AttributeGuard):
 
     def exclude_changed(self):
         """Stop comparing the values that have changed."""
-        self.items = [item for item in self.items if self.is_item_unchanged([item], [], [])]
-        self.named = [named for named in self.named if self.is_item_unchanged([], [named], [])]
-        self.contents = [content for content in self.contents if self.is_item_unchanged([], [], [content])]
+        self.items = [item for item in self.items if self.has_same([item], [], [])]
+        self.placed = [placed for placed in self.placed if self.has_same([], [placed], [])]
+        self.contents = [content for content in self.contents if self.has_same([], [], [content])]
 
-    cdef bint is_item_unchanged(self, list items, list named, list contents):
+    cdef bint has_same(self, list items, list placed, list contents):
         cdef GuardTable alone = GuardTable()
-        alone.items, alone.named, alone.contents = items, named, contents
+        alone.items, alone.placed, alone.contents = items, placed, contents
         return alone.are_unchanged()
 
 
