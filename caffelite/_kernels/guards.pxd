@@ -1,4 +1,4 @@
-cdef enum Place:                          # where a value is
+cdef enum Place:                          # the places of values
     CLASS_ITEM                            # in a class itself, without its bases, by name
     ATTRIBUTE                             # of an object that has no dict for it, by name
     CELL                                  # in a variable of an enclosing function, by number
