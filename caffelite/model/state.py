@@ -75,6 +75,7 @@ class ModelState:
         # The last results of is_rowwise and runs_user_code, until a Function changes.
         self.rowwise: bool | None = None
         self.has_user_code: bool | None = None
+        self.has_advice = False  # whether a training has looked for advice about the Functions and the data
         self.rows_belong_together = False  # whether a block of `predict` has shown, or not ruled out, that they do
         self.row_traces: WeakKeyDictionary[Program, Any] = WeakKeyDictionary()  # of Programs for blocks of `predict`
         self.row_limits: WeakKeyDictionary[Program, Any] = WeakKeyDictionary()  # of Programs for batches in memory
@@ -156,7 +157,8 @@ class ModelState:
         self.functions, self.parameters = functions, Function.parameters(model)
         self.batch_norms = [f for f in functions if isinstance(f, BatchNorm)]
         self.structure = _get_structure(model)
-        self.rowwise, self.has_user_code, self.rows_belong_together = None, None, False
+        self.rowwise, self.has_user_code = None, None
+        self.rows_belong_together = self.has_advice = False
         self.guards = [_guard_attributes(f) for f in (model, *functions)]
 
     def is_rowwise(self, model: BaseModel) -> bool:

@@ -206,16 +206,19 @@ class Optimizer(ABC):
 
     def warn_of_rates(self, steps: int | None) -> None:
         """Warn if all rates are 0, or if a schedule ends within the next `steps` steps; None: it is unknown."""
-        follows_rate = type(self).step.__module__.startswith("caffelite.")  # a user's rule may have no learning rate
-        schedules = [self._schedule_state[group] for group in range(len(self.hyper))]
-        rates = [self.hyper[i, 0] if schedule is None else schedule[0] for i, schedule in enumerate(schedules)]
-        if steps != 0 and follows_rate and not any(map(np.any, rates)):
+        if steps != 0 and not self.hyper[:, 0].any() and self._is_always_0():
             warn(
                 "the learning rate is 0, so no step changes a parameter. Set optimizer.lr, or freeze the parameters: "
                 "requires_grad = False"
             )
         else:
             self._schedule_state.warn_if_short(steps)
+
+    def _is_always_0(self) -> bool:
+        """Return whether all rates and schedules are 0. A user's rule may have no learning rate."""
+        schedules = [self._schedule_state[group] for group in range(len(self.hyper))]
+        are_0 = not any(schedule is not None and np.any(schedule[0]) for schedule in schedules)
+        return are_0 and type(self).step.__module__.startswith("caffelite.")
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
         """Return the hyper-parameters of a group by name, in the order that the rule's kernel needs."""

@@ -101,8 +101,10 @@ class TrainingRun:
         if self.needs_checkpoints:
             checkpoints, position = self._open_checkpoints(batches, validation)
         hooks = self._make_hooks(batches, validation, checkpoints, position)
-        for finding in find_merged_layers(self.model) if processes.is_main else ():
-            self.step.objective.warn_once(finding)
+        if processes.is_main and not self.model._model_state.has_advice:
+            for finding in find_merged_layers(self.model):
+                self.step.objective.warn_once(finding)
+        self.model._model_state.has_advice = True
         inputs.remember_columns(self.model, column_names)
 
         def make_epochs() -> Epochs:
@@ -162,7 +164,7 @@ class TrainingRun:
             evaluation = self.processes.make_evaluation(self.model, self._make_objective(), validation, options.epochs)
             hooks.append(evaluation)
         hooks.append(GradientWarning(self.model, options.optimizer, self.processes.is_main))
-        if self.processes is SINGLE_PROCESS:
+        if self.processes is SINGLE_PROCESS and not self.model._model_state.has_advice:
             hooks.append(ScaleWarning(self.model, batches))
         num_steps = self._count_steps(batches)
         hooks += self._make_reports(num_steps, position) if self.processes.is_main else []

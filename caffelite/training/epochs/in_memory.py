@@ -90,7 +90,7 @@ class InMemoryEpochs(Epochs):
     def make_epoch_hook(self) -> kernels.EvaluationHook | None:
         """Return a hook that runs the next epoch after an epoch of a training. None if it needs Python now."""
         programs = self._find_programs() if self.takes_epoch_hooks else []
-        self._count_replays()
+        self._count_replays(programs)
         if not programs or not all(program.is_current() for program in programs):
             return None
         self._set_programs(programs, programs)
@@ -133,17 +133,17 @@ class InMemoryEpochs(Epochs):
             try:
                 stopped_call = self.replay.run(epochs, seconds, int(steps))
             finally:
-                self._count_replays()
+                self._count_replays(programs)
                 for program in current:
                     program.apply_effects()
                     program.check_callbacks()
             if stopped_call is not None:
                 self._raise_error(stopped_call)
 
-    def _count_replays(self) -> None:
+    def _count_replays(self, programs: list[Program]) -> None:
         """Take the steps since the last call from the number that each Program may replay."""
         steps, self.counted_steps = self.steps - self.counted_steps, self.steps
-        for program in self._find_programs():
+        for program in programs:
             program.replays_left -= steps
 
     def _set_programs(self, programs: list[Program], current: list[Program]) -> None:
