@@ -9,7 +9,6 @@ changes it, and a replay would not (`find_change`). If a value changes later, th
 
 from __future__ import annotations
 
-import array
 import builtins
 import collections
 import functools
@@ -62,7 +61,7 @@ _OPEN_PACKAGES = {"datetime", "decimal", "pathlib", "uuid", "zoneinfo", *_PURE_P
     "operator",
     "scipy",
 }
-_BUFFERS = (bytearray, memoryview, array.array)
+_BUFFERS = (bytearray, memoryview)
 _WRAPPERS = (  # containers around `data`
     *(collections.UserDict, collections.UserList),
     *(weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet),
@@ -147,7 +146,7 @@ class StateGuards:
             self.visit(value.maps, name)
         elif isinstance(value, _CONTAINERS):
             self.visit_container(value, name)
-        elif isinstance(value, _BUFFERS):
+        elif isinstance(value, _BUFFERS) or type(value).__module__ == "array":
             if len(value) * getattr(value, "itemsize", 1) > _MAX_NBYTES:
                 self.hidden = self.hidden or name
             elif self.is_first_visit(value, ""):
