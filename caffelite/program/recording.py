@@ -129,7 +129,7 @@ class Recording(kernels.Recorder):
         """Return the obstacle that the step changes a value which it also reads to decide; None if it does not."""
         if self._guards is None or self._unrepeatable:  # an unrepeatable step runs in Python every time
             return None
-        reason = self._guards.find_change(self._written_ids)
+        reason = self._guards.find_change(self._written_ids())
         if reason is None and not self._keeps_foreign_arrays():
             text = "it changes an array in place in Python, and a replay would not. Use caffelite's kernels for this"
             reason = text, self._guards.find_line()

@@ -21,11 +21,7 @@ def get_state(stream: Any) -> Any:
         return stream.getstate()
     if isinstance(stream, np.random.RandomState):
         return stream.get_state(legacy=False)
-    return _bit_generator(stream).state
-
-
-def _bit_generator(stream: Any) -> Any:
-    return getattr(stream, "bit_generator", stream)
+    return getattr(stream, "bit_generator", stream).state
 
 
 def are_equal(a: Any, b: Any) -> bool:

@@ -16,7 +16,7 @@ import random
 import sys
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -340,16 +340,15 @@ class StateGuards:
 
     # ---- at the end of the step ---------------------------------------------------------------------------------
 
-    def find_change(self, written_ids: Callable[[], set[int]]) -> tuple[str, Line | None] | None:
+    def find_change(self, kernel_writes: set[int]) -> tuple[str, Line | None] | None:
         """Why a replay would be wrong: the step changes a value that it reads. With the line; None if it is right.
 
-        `written_ids` returns the ids of the arrays that kernels wrote into. A replay writes these too.
+        `kernel_writes` has the ids of the arrays that kernels wrote into. A replay writes these too.
         """
         if not _IS_KNOWN_PYTHON:
             return "this version of Python is not known", self.find_line()
         if self.has_too_many:
             return f"it may read more than {_MAX_OBJECTS:,} objects, too many to watch", self.find_line()
-        kernel_writes = written_ids()
         if arrays := self.table.changed_arrays():
             for array in arrays:
                 if id(get_owner(array)) not in kernel_writes:
