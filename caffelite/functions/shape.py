@@ -34,12 +34,24 @@ class ToShape(Function, recordable=True):
         rest = None if None in shape else count // max(known_count, 1)  # the length that −1 means
         y = tuple([rest if n == -1 else n for n in self.shape])
         if None not in (*shape, *y) and math.prod(n for n in y if n is not None) != count:
-            raise ValueError(f"{self!r} got shape {shape}")
+            raise ValueError(self._describe_misfit(shape))
         return y
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x_shape = x.shape
+        if -1 not in self.shape and x.size != math.prod(self.shape):
+            raise ValueError(self._describe_misfit(x.shape))
         return reshape_array(x, self.shape)
+
+    def _describe_misfit(self, shape: tuple[int, ...]) -> str:
+        """Return the message about an input that has too few or too many elements."""
+        text, rows = f"{self!r} got shape {shape}", self.shape[0] if self.shape else 0
+        if not shape or rows * math.prod(shape[1:]) != math.prod(self.shape):
+            return text
+        return (
+            f"{text}: it is for {rows} row{'s' if rows > 1 else ''}. A file of ONNX for any number of rows is exported "
+            "with dynamic_shapes"
+        )
 
     def backward(self, dy: np.ndarray) -> np.ndarray:
         return reshape_array(dy, self.x_shape)

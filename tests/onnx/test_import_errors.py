@@ -299,3 +299,20 @@ def test_a_file_that_is_not_onnx_is_reported(path, tmp_path):
     os.mkfifo(tmp_path / "fifo")  # opening it would wait for ever
     with pytest.raises(ValueError, match="expected a file, and there is a FIFO"):
         caffelite.onnx.load(tmp_path / "fifo")
+
+
+def test_a_file_for_one_row_says_so_if_more_come(path):
+    nodes = [("Reshape", ["x", "shape"], ["flat"], {}), ("MatMul", ["flat", "w"], ["y"], {})]
+    arrays = {"shape": np.array([1, 6]), "w": np.ones((6, 3), np.float32)}
+    model = load_graph(path, nodes, arrays, inputs=[("x", FLOAT, (1, 2, 3))])
+    x, y, loss = np.ones((5, 2, 3), np.float32), np.ones((5, 3), np.float32), cl.MSELoss()
+    assert model.predict(x[:1]).shape == (1, 3)
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    for use in (
+        lambda: model.predict(x),
+        lambda: model(x),
+        lambda: model.fit(x, y, loss=loss, optimizer=optimizer, verbose=0),
+        lambda: model.evaluate(x, y, loss=loss),
+    ):
+        with pytest.raises(ValueError, match=r"got shape \(5, 2, 3\): it is for 1 row\. .* with dynamic_shapes"):
+            use()

@@ -194,10 +194,34 @@ def test_numbers_that_are_objects_are_numbers():
         model.predict(NUMBERS.astype(object).assign(age=[*[1.0] * 3, *[None] * (N - 3)]))
 
 
+class Relation:
+    """Is indexed by names only, as a relation of DuckDB is."""
+
+    shape = (3, 1)
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, name):
+        raise TypeError("a relation is indexed by one column name, not by int")
+
+    def to_arrow_table(self):
+        raise AssertionError("nobody has asked for a table")
+
+
+class Reader:
+    """Has batches of rows, as a reader of Arrow's has."""
+
+    def read_all(self):
+        raise AssertionError("nobody has asked for the rows")
+
+
 @pytest.mark.parametrize(
     ("x", "way_out"),
     [
         (polars.LazyFrame({"a": [1.0]}), r"\.collect\(\) makes a frame"),
+        (Relation(), r"got a Relation; \.to_arrow_table\(\) makes a table"),
+        (Reader(), r"\.read_all\(\) makes a table"),
         ([{"a": 1.0}], r"pandas\.DataFrame\(…\) makes a frame"),
         (NUMBERS.to_records(index=False), "{name: x.name. for name in x.dtype.names} makes a frame"),
     ],
