@@ -301,7 +301,7 @@ def test_a_file_that_is_not_onnx_is_reported(path, tmp_path):
         caffelite.onnx.load(tmp_path / "fifo")
 
 
-def test_a_file_for_one_row_says_so_if_more_come(path):
+def test_an_error_names_a_file_for_one_row_if_more_come(path):
     nodes = [("Reshape", ["x", "shape"], ["flat"], {}), ("MatMul", ["flat", "w"], ["y"], {})]
     arrays = {"shape": np.array([1, 6]), "w": np.ones((6, 3), np.float32)}
     model = load_graph(path, nodes, arrays, inputs=[("x", FLOAT, (1, 2, 3))])
