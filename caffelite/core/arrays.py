@@ -128,7 +128,7 @@ def as_array(data: Any, what: Any) -> np.ndarray:
         return data
     if isinstance(data, np.ndarray) and type(data) not in ARRAY_TYPES and np.ma.is_masked(data):
         raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
-    if hasattr(data, "to_arrow_table"):  # a relation of DuckDB
+    if not isinstance(data, np.ndarray) and hasattr(data, "to_arrow_table"):  # a relation of DuckDB
         raise TypeError(f"{what}: got a {type(data).__name__}; .to_arrow_table() makes a table from it")
     try:
         if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
