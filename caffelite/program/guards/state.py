@@ -161,11 +161,10 @@ class StateGuards:
     def watch_array(self, value: np.ndarray, name: str) -> None:
         array = value.view(np.ndarray)  # while a step is recorded, only this one can be read
         self.arrays[id(array)] = name
-        if array.dtype.hasobject or (
-            type(value) is not np.ndarray and not isinstance(value, _ARRAY_TYPES)
-        ):  # such as a mask
+        is_plain = type(value) is np.ndarray or isinstance(value, _ARRAY_TYPES)  # an array with a mask is not
+        if array.dtype.hasobject or not is_plain:
             self.hidden = self.hidden or name
-        elif array.nbytes <= _MAX_NBYTES:
+        if array.nbytes <= _MAX_NBYTES:
             self.table.add_array(array)
         else:
             self.large_arrays[id(get_owner(array))] = name
