@@ -190,6 +190,8 @@ class StateGuards:
             self.global_names |= code_names(code).global_names
             self.names |= code_names(code).loaded | code_names(code).missing
             self.missing |= code_names(code).missing
+            if not self.names.isdisjoint(("seed", "setstate", "set_state")):  # a step may leave a stream as it was
+                self.hidden = self.hidden or "a stream that it seeds"
 
     def watch_items(self, values: dict[str, Any], names: set[str]) -> None:
         """Watch these variables of a module of a library, without a look at their values."""
