@@ -427,7 +427,8 @@ def programs(rng):
             fit_at_once(runs, plan)
         else:
             runs[0].train_by_fit()
-        faults = [find_difference(by_hand, run, truth) for run in runs]
+        structures = 2 if "order of layers" in writer.tags else 1  # of the model, each with its Programs
+        faults = [find_difference(by_hand, run, truth, structures) for run in runs]
     except Exception as error:
         faults = [f"{type(error).__name__}: {error}"]
     fault = next(filter(None, faults), "")
@@ -469,7 +470,7 @@ def compute_losses(run, traces):
     return losses[traces:]
 
 
-def find_difference(by_hand, by_fit, truth):
+def find_difference(by_hand, by_fit, truth, structures):
     """Return what differs, or an empty text."""
     for p, q in zip(by_hand.net.parameters(), by_fit.net.parameters(), strict=True):
         if not np.array_equal(p.data, q.data):
@@ -482,4 +483,5 @@ def find_difference(by_hand, by_fit, truth):
     plan = by_fit.plan
     most = 1 + plan.predicts + plan.evaluates + plan.validates  # each of them, in each model, for each size of batch
     most *= (3 if plan.drive == "many" else 1) * (1 if ROWS % plan.batch_size == 0 else 2)
+    most *= structures
     return f"{by_fit.warnings} warnings" if by_fit.warnings > most else ""
