@@ -43,7 +43,7 @@ class ToShape(Function, recordable=True):
             raise ValueError(self._describe_misfit(x.shape))
         return reshape_array(x, self.shape)
 
-    def _describe_misfit(self, shape: tuple[int, ...]) -> str:
+    def _describe_misfit(self, shape: Any) -> str:
         """Return the message about an input that has too few or too many elements."""
         text, rows = f"{self!r} got shape {shape}", self.shape[0] if self.shape else 0
         if not shape or rows * math.prod(shape[1:]) != math.prod(self.shape):
