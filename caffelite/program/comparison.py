@@ -75,7 +75,8 @@ class Confirmation:
             self._differences, self.replays = 0, min(2 * max(self.replays, 1), _MAX_REPLAYS)
             if captured.has_constants and captured.input_values == previous.input_values:
                 captured.has_hidden_state = True  # perhaps NumPy made the constants of the inputs
-                self.replays *= is_supervised
+                if not is_supervised:
+                    self.replays = 0
             return None
         had_replays, self.replays = self.replays > 0, 0
         self._differences += not is_disturbed

@@ -78,6 +78,7 @@ class Program(Runner):
         captured.forget_dead_tensors()
         obstacle = _find_obstacle(captured) or self._confirmation.judge(captured, self.replays_left, self.is_supervised)
         if obstacle is not None:
+            captured.tensors = []
             self.drop_recording(captured.result)
             self._fall_back(obstacle)
             return
@@ -163,8 +164,8 @@ class Program(Runner):
         if reason in self.warned_reasons:
             return
         self.warned_reasons.add(reason)
-        text = f"steps run in Python, with the right numbers but slower, since they can't be recorded: {reason}"
-        warn(text, NotRecorded, line)
+        text = "steps run in Python from now on, with the right numbers but slower, since they can't be recorded"
+        warn(f"{text}: {reason}", NotRecorded, line)
 
     def __len__(self) -> int:
         return len(self.optimize().instructions)

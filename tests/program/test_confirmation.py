@@ -305,3 +305,24 @@ def test_a_large_constant_is_not_copied_for_each_kernel_that_reads_it():
     finally:
         tracemalloc.stop()
     assert kept < 1 << 20
+
+
+def test_a_constant_is_confirmed_only_by_other_inputs():
+    program = cl.capture(lambda x: cl.Tensor(x) * np.linspace(0, 1, 4, dtype=np.float32), X)
+    for _ in range(5):
+        program(X)
+    assert program.replays_left == 0  # NumPy may have made the constant of these inputs
+    program(X + 1)
+    assert program.replays_left > 0
+
+
+def test_an_array_too_large_to_watch_that_the_step_changes_for_a_kernel_is_seen():
+    table = np.ones((1 << 17, 4), np.float32)  # 2 MiB
+
+    def step(x):
+        table[...] += 1
+        return cl.Tensor(x) * table[:1]
+
+    program = cl.capture(step, X)
+    with pytest.raises(TypeError, match="changes an array in place in Python"):
+        program(X)

@@ -56,7 +56,7 @@ _PURE_PACKAGES = {
     *("pytest", "_pytest"),  # an `assert` reads them, if pytest runs it
 }
 # The packages of objects that do not change, or have all their values in attributes.
-_OPEN_PACKAGES = {"datetime", "decimal", "pathlib", "uuid", "zoneinfo", *_PURE_PACKAGES} - {
+_OPEN_PACKAGES = {"datetime", "decimal", "pathlib", "uuid", "zoneinfo"} | _PURE_PACKAGES - {
     "numpy",
     "operator",
     "scipy",
@@ -87,13 +87,11 @@ class StateGuards:
         self.streams: list[tuple[str, Any, Any]] = []  # random streams: name, stream, state
         self.has_too_many = False  # whether there are objects that were not looked at
         self.hidden: str | None = None  # the name of something from a library, whose changes can't be seen
-        self.large_arrays: dict[
-            int, str
-        ] = {}  # the names of arrays that are too large to compare, by their owners' ids
+        self.large_arrays: dict[int, str] = {}  # by their owners' ids, the names of arrays too large to compare
         self.reads_kernel_arrays = False  # whether the code may read arrays, not small, that kernels read, too
         self.iterator: str | None = None  # an iterator's name: its position can't be read
         self.replaced_values: list[Any] = []  # Tensors and arrays that the step has replaced by its own
-        self.arrays: dict[int, str] = {}  # the names of small arrays, by id
+        self.arrays: dict[int, str] = {}  # the names of arrays, by id
         self.table = kernels.GuardTable()
         self.add_stream("random", random._inst)
         self.add_stream("numpy.random", np.random.mtrand._rand)
@@ -148,7 +146,7 @@ class StateGuards:
             self.visit_container(value, name)
         elif isinstance(value, _BUFFERS) or type(value).__module__ == "array":
             if len(value) * getattr(value, "itemsize", 1) > _MAX_NBYTES:
-                self.hidden = self.hidden or name
+                self.hide(name)
             elif self.is_first_visit(value, ""):
                 self.table.add_buffer(value, name)
         elif hasattr(type(value), "__next__"):
@@ -163,7 +161,7 @@ class StateGuards:
         self.arrays[id(array)] = name
         is_plain = type(value) is np.ndarray or isinstance(value, _ARRAY_TYPES)  # an array with a mask is not
         if array.dtype.hasobject or not is_plain:
-            self.hidden = self.hidden or name
+            self.hide(name)
         if array.nbytes <= _MAX_NBYTES:
             self.table.add_array(array)
         else:
@@ -191,7 +189,7 @@ class StateGuards:
             self.names |= code_names(code).loaded | code_names(code).missing
             self.missing |= code_names(code).missing
             if not self.names.isdisjoint(("seed", "setstate", "set_state")):  # a step may leave a stream as it was
-                self.hidden = self.hidden or "a stream that it seeds"
+                self.hide("a stream that it seeds")
 
     def watch_items(self, values: dict[str, Any], names: set[str]) -> None:
         """Watch these variables of a module of a library, without a look at their values."""
@@ -199,17 +197,21 @@ class StateGuards:
             if self.is_first_visit(values, name):
                 self.table.add_item(None, values, name)
 
+    def hide(self, name: str) -> None:
+        """Note that the code reads this, whose changes can't be seen. The first is named in messages."""
+        self.hidden = self.hidden or name
+
     def visit_library(self, module: Any, name: str) -> None:
         """Note what is used of a library's module, unless it depends on its arguments only."""
         if isinstance(module, str) and module.partition(".")[0] not in _PURE_PACKAGES:  # some types have another
-            self.hidden = self.hidden or name
+            self.hide(name)
 
     def visit_function(self, function: types.FunctionType, name: str) -> None:
         code = function.__code__
         if not is_user_code(function.__module__ or "", code.co_filename):
             self.visit_library(function.__globals__.get("__name__"), name)  # `wraps` gives it the user's module
             if hasattr(function, "registry"):  # `singledispatch` chooses by it
-                self.hidden = self.hidden or name
+                self.hide(name)
             self.visit(vars(function).get("__wrapped__"), "the function")  # a library's decorator around the user's
             return
         self.add_names(code)
@@ -218,20 +220,20 @@ class StateGuards:
         self.visit_names(None, function.__globals__, (), self.global_names)
         self.watch_items(vars(builtins), self.global_names - function.__globals__.keys())
         if not code_names(code).global_names.isdisjoint(("open", "input")):
-            self.hidden = self.hidden or "a file"
+            self.hide("a file")
         self.visit_attributes(function)
         for module in code_names(code).imported:
             if self.is_first_visit(sys.modules, module):
                 self.table.add_item(None, sys.modules, module)
             self.visit(sys.modules.get(module), module)
-        for i, name in enumerate(code.co_freevars):
+        for i, variable in enumerate(code.co_freevars):
             try:
                 content = function.__closure__[i].cell_contents  # type: ignore[index]
             except ValueError:  # the variable has no value yet
                 continue
-            if self.is_first_visit(function.__closure__[i], name):  # type: ignore[index]
-                self.table.add_cell(function, i, name)
-            self.visit(content, name)
+            if self.is_first_visit(function.__closure__[i], variable):  # type: ignore[index]
+                self.table.add_cell(function, i, variable)
+            self.visit(content, variable)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(default, "a default")
 
@@ -276,7 +278,7 @@ class StateGuards:
         kind: type = type(value)
         package = str(kind.__module__).partition(".")[0]
         if package not in _OPEN_PACKAGES and not user_bases(kind):
-            self.hidden = self.hidden or name
+            self.hide(name)
         if hasattr(kind, "runs_in_python") and value.runs_in_python:  # a Function
             return
         self.visit_attributes(value, getattr(kind, "not_recorded", ()))
