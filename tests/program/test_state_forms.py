@@ -376,7 +376,7 @@ def test_a_change_outside_takes_effect_by_the_next_doubling_and_a_warning_names_
 
     start = time.perf_counter()
     fit(20)
-    epochs = int(20 * 0.6 / (time.perf_counter() - start))
+    epochs = int(20 * 1.5 / (time.perf_counter() - start))
     timer = threading.Timer(0.1, change.change)
     timer.start()
     getattr(change, "start", lambda seconds: None)(0.1)
