@@ -191,8 +191,8 @@ def _parse_instruction(address: int, line: str, base: int) -> MachineInstruction
     name, operands = words[0], words[1].strip() if len(words) > 1 else ""
     if JUMP.match(name) or BRANCH.match(name) or CALL.match(name):
         target_match = re.search(r"(?:^|,\s*)(?:0x)?([0-9a-f]+)$", operands)
-        if target_match and "@plt" in symbol:
-            function = symbol.partition("@")[0]
+        function, _, distance = symbol.partition("@plt")
+        if target_match and distance == ">":  # with a distance, it is only the nearest symbol
             return MachineInstruction(address, f"{name} {function}", meaning(name, [function]), None)
         if target_match:
             target = int(target_match[1], 16)

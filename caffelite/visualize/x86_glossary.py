@@ -204,7 +204,7 @@ PATTERNS: list[tuple[str, Callable[[Match, _Operands], str]]] = [
     (r"neg", lambda _, ops: f"{ops.integer_words(0)} ← −{ops.integer_words(0)}"),
     (r"not", lambda _, ops: f"{ops.integer_words(0)} ← its bits, turned round"),
     (r"mov(?:abs)?|kmov[bwdq]", lambda _, ops: f"{ops.integer_words(0)} ← {ops.integer_words(1)}"),
-    (r"mov[sz]xd?", lambda _, ops: f"{ops.integer_words(0)} ← {ops.integer_words(1)}, made wider"),
+    (r"mov[sz]xd?|v?pmov[sz]x\w\w", lambda _, ops: f"{ops.integer_words(0)} ← {ops.integer_words(1)}, made wider"),
     (r"lea", _address),
     (r"(cmp|test)", _comparison),
     (r"push", lambda _, ops: f"put {ops.integer_words(0)} on the stack"),

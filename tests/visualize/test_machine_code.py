@@ -28,14 +28,15 @@ def names(code):
 def test_the_loop_of_sgd_multiplies_and_adds_in_the_widest_registers_and_returns(isa, dtype):
     code = cl.machine_code("sgd", isa, dtype)
     assert "ret" in names(code)
-    loop = code.loops[0]
-    assert loop.instructions[-1].target == loop.instructions[0].address  # back to the top
-    assert len(loop.instructions) < 20
     register = {"x86-64-v2": "xmm", "x86-64-v3": "ymm", "x86-64-v4": "zmm"}[isa]
     kind, what = ("ps", "floats") if dtype == np.float32 else ("pd", "doubles")
     lanes = {"xmm": 16, "ymm": 32, "zmm": 64}[register] // np.dtype(dtype).itemsize
-    product = "mul" if isa == "x86-64-v2" else r"vfnmadd\d{3}"  # which operand is overwritten is up to the compiler
-    assert any(re.match(f"{product}{kind} {register}", instruction.text) for instruction in loop.instructions)
+    product = "mul" if isa == "x86-64-v2" else r"vfn?madd\d{3}"  # which operand is overwritten is up to the compiler
+    products = re.compile(f"{product}{kind} {register}", re.MULTILINE)
+    listed = [(loop, len(products.findall("\n".join(line.text for line in loop.instructions)))) for loop in code.loops]
+    loop, count = next((loop, count) for loop, count in listed if count)
+    assert loop.instructions[-1].target == loop.instructions[0].address  # back to the top
+    assert len(loop.instructions) < 8 * count  # a few instructions beside each product, in one round or in several
     assert any(f"{lanes} {what} at [" in instruction.meaning for instruction in loop.instructions)
     assert all(instruction.meaning for instruction in loop.instructions)
 
@@ -59,7 +60,8 @@ def test_the_listing_is_what_runs_from_the_kernels_address_on():
 @pytest.mark.parametrize("kernel", ["layer_norm", "relu", "softmax_loss", "check_labels", "convert"])
 def test_any_kernel_is_listed_with_a_line_for_each_instruction(kernel):
     code = cl.machine_code(kernel)
-    assert len(code.splitlines()) == 2 + len(code.instructions) > 20
+    assert len(code.splitlines()) == 2 + len(code.instructions)
+    assert "ret" in names(code)
     assert code._repr_html_().count("<tr>") == 1 + len(code.instructions)
     assert not {"(bad)", ".byte"} & set(names(code))
     if ON_X86:
@@ -137,6 +139,11 @@ def test_the_jumps_of_other_processors_are_followed():
     assert _parse_instruction(0, "cbnz\tx0, 7d0 <x>", 0).target == 0x7D0
     assert _parse_instruction(0, "bl\t7d0 <expf@plt>", 0).text == "bl expf"
     assert _parse_instruction(0, "fmla\tv0.4s, v1.4s, v2.4s", 0).target is None
+
+
+def test_a_jump_is_followed_where_the_nearest_symbol_is_a_function_of_another_library():
+    assert _parse_instruction(0, "je 6f1e0 <__cxa_finalize@plt+0x6ccb0>", 0).target == 0x6F1E0
+    assert _parse_instruction(0, "call 25f0 <expf@plt>", 0).text == "call expf"
 
 
 def test_an_instruction_that_the_end_of_a_part_cuts_off_is_left_out():

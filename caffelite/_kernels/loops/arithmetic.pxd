@@ -3,7 +3,7 @@ from caffelite._kernels.loops.family cimport *
 
 cdef extern from * nogil:
     """
-    static const double INFINITE = __builtin_inf(), NOT_A_NUMBER = __builtin_nan("");
+    __attribute__((unused)) static const double INFINITE = __builtin_inf(), NOT_A_NUMBER = __builtin_nan("");
     """
     const double INFINITE, NOT_A_NUMBER
 

@@ -5,7 +5,7 @@ from caffelite._kernels.loops.family cimport *
 # The list of used rows. NULL if there is no list, or if all rows of a matrix of this many elements are used.
 cdef inline const int64_t* get_used_rows(const Call* call, Py_ssize_t elements) noexcept nogil:
     cdef const int64_t* used = <const int64_t*> call.operand[USED].data
-    return NULL if used == NULL or used[0] * call.size[ROW] == elements else used
+    return <const int64_t*> NULL if used == NULL or used[0] * call.size[ROW] == elements else used
 
 
 # Run the call's own loop on the elements of the used rows only. Here the parts are shares of the list of used rows.

@@ -234,7 +234,7 @@ cdef void write_tile(float* out, const Call* call, const Tiling* tiling, const T
     cdef const float* bias = <const float*> call.operand[3].data
     cdef Epilogue after
     cdef bint in_registers = set_epilogue(&after, call, at)
-    after.bias = NULL if bias == NULL else bias + column
+    after.bias = bias + column if bias != NULL else <const float*> NULL
     tiling.sums(sums, plane, out + at, &tiles.y, tile.top, tile.left, columns, &after)
     if not in_registers:
         for i in range(tile.top, min(tile.top + tiling.down, tiles.y.height)):
