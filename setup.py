@@ -55,8 +55,9 @@ LOOP_FLAGS = ["-fno-split-loops", "-fno-version-loops-for-strides", "-fno-loop-u
 LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=max-completely-peel-times=4"]
 
 # A product and a sum are one instruction with one rounding, everywhere. gcc 13 and later would use two instructions in
-# vectors that accumulate, but one for the rest, so that bits would depend on threads and on neighbours.
-LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=avoid-fma-max-bits=0"]
+# vectors that accumulate, and clang in sums over several statements, but one for the rest. Bits would then depend on
+# threads and on neighbours.
+LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=avoid-fma-max-bits=0", "-ffp-contract=fast"]
 
 DIRECTIVES = {
     "language_level": 3,

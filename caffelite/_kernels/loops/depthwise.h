@@ -121,7 +121,7 @@ INLINE TapsInside taps_inside(const DepthwiseLine *s, ptrdiff_t i)
             load_pixels_##real(FIRST, LAST, v[SIDE - 1], x, s.x_across);                                                     \
             UNROLL_FOR (int k = IS_DOWN ? 0 : FIRST; k < (IS_DOWN ? SIDE : LAST); k++)                                       \
                 UNROLL_FOR (int l = IS_DOWN ? FIRST : 0; l < (IS_DOWN ? LAST : SIDE); l++)                                   \
-                    sum += IS_DOWN ? w[k][l] * v[k][l] : w[l][k] * v[l][k];                                                  \
+                    sum += w[IS_DOWN ? k : l][IS_DOWN ? l : k] * v[IS_DOWN ? k : l][IS_DOWN ? l : k];                        \
             store_pixel_##real(&s, c, i, sum, 0, 0);                                                                         \
             UNROLL_FOR (int b = FIRST; b < LAST; b++) {                                                                      \
                 v[0][b] = v[1][b];                                                                                           \
