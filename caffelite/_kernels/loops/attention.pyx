@@ -446,7 +446,8 @@ cdef inline bint is_short(const real* like, const Call* call, Py_ssize_t heads) 
 
 
 # A group of at most `count` heads, from `first` on. Its operands are q, k and v from this one on, mask and drawn.
-cdef Heads make_heads(real* norms, const Call* call, Py_ssize_t first, Py_ssize_t count, int q, int mask) noexcept nogil:
+cdef Heads make_heads(real* norms, const Call* call, Py_ssize_t first, Py_ssize_t count, int q,
+                      int mask) noexcept nogil:
     cdef Head h = make_head(call, first, &call.operand[mask], &call.operand[mask + 1])
     cdef Heads heads
     heads.first, heads.count, heads.heads = first, min(count, lanes(norms)), call.size[1]
@@ -465,9 +466,10 @@ cdef Heads make_heads(real* norms, const Call* call, Py_ssize_t first, Py_ssize_
 
 
 cdef inline Sequences get_strided(const Call* call, int operand) noexcept nogil:
-    cdef Sequences x
-    x.data, x.row, x.position = call.operand[operand].data, call.operand[operand].stride[0], call.operand[operand].stride[1]
-    return x
+    cdef const Operand* x = &call.operand[operand]
+    cdef Sequences sequences
+    sequences.data, sequences.row, sequences.position = x.data, x.stride[0], x.stride[1]
+    return sequences
 
 
 cdef inline Sequences get_contiguous(const Call* call, int operand, Py_ssize_t positions) noexcept nogil:
