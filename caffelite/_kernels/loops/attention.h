@@ -65,6 +65,16 @@ INLINE vector_double power_of_2_double(vector_double x)
         return c;                                                                                                      \
     }                                                                                                                  \
                                                                                                                        \
+    /* the gradient of a score, from its probability p and the gradient d of that, before dropout */                   \
+    INLINE vector_##real score_gradient_##real(vector_##real p, vector_##real d, vector_##real mean, real scale,       \
+                                               const vector_##real *dropout)                                           \
+    {                                                                                                                  \
+        vector_##real difference = d - mean;                                                                           \
+        if (dropout)                                                                                                   \
+            difference = d * *dropout - mean;                                                                          \
+        return p * difference * scale;                                                                                 \
+    }                                                                                                                  \
+                                                                                                                       \
     static void exponentials_##real(real *s, ptrdiff_t keys, real *m, real *total, real *shrink)                       \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
@@ -101,13 +111,13 @@ INLINE vector_double power_of_2_double(vector_double x)
                 vector_##real *s = (vector_##real *)(p + v * LANES), *g = (vector_##real *)(d + v * LANES);            \
                 const vector_##real top = *(vector_##real *)(m + v * LANES);                                           \
                 const vector_##real all = power_of_2_##real(*s - top) * *(vector_##real *)(inverse + v * LANES);       \
-                vector_##real left = all, gradient = *g;                                                               \
+                const vector_##real *here = NULL;                                                                      \
+                *s = all;                                                                                              \
                 if (dropout) {                                                                                         \
-                    left *= *(vector_##real *)(dropout + (j * STRIP_VECTORS + v) * LANES);                             \
-                    gradient *= *(vector_##real *)(dropout + (j * STRIP_VECTORS + v) * LANES);                         \
+                    here = (const vector_##real *)(dropout + (j * STRIP_VECTORS + v) * LANES);                         \
+                    *s *= *here;                                                                                       \
                 }                                                                                                      \
-                *s = left;                                                                                             \
-                *g = all * (gradient - *(vector_##real *)(mean + v * LANES)) * scale;                                  \
+                *g = score_gradient_##real(all, *g, *(vector_##real *)(mean + v * LANES), scale, here);                \
             }                                                                                                          \
     }
 

@@ -13,6 +13,7 @@
 #
 # Blocks are transposed: keys × queries. Each lane of a vector is a query, so one instruction serves many queries. A
 # query's sums go over blocks of KEYS keys, starting with the first key, so they do not depend on its place in a strip.
+# In short sequences with narrow heads, each lane is a head (short_attention.h). That is faster, and the same in bits.
 #
 #   size     0 n, 1 heads, 2 queries L, 3 keys S, 4 d, 5 whether it is causal
 #   scalar   0 1/√d, 1 the p of dropout
@@ -39,6 +40,25 @@ cdef extern from "loops/attention.h" nogil:
     void exponentials(void* s, Py_ssize_t keys, void* m, void* total, void* shrink)
     void score_gradients(void* p, void* d, Py_ssize_t row, Py_ssize_t keys, double scale, const void* m,
                          const void* inverse, const void* mean, const void* dropout)
+
+cdef extern from "loops/short_attention.h" nogil:
+    enum:
+        MAX_POSITIONS, MAX_COLUMNS, PIECE_BYTES
+    ctypedef struct Sequences:
+        const void* data
+        Py_ssize_t row, position
+    ctypedef struct Heads:
+        Py_ssize_t first, count, heads, L, S, d, ahead
+        double scale
+        Sequences q, k, v, y, dy, dq, dk, dv
+        void* tops
+        void* inverses
+        const void* visible
+        Py_ssize_t visible_query
+        const void* dropout
+        void* memory
+    void attend_heads(const void* like, const Heads* heads)
+    void attend_grad_heads(const void* like, const Heads* heads)
 
 cdef enum:
     KEYS = 64                             # of a block
@@ -74,8 +94,15 @@ cdef int attention(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     cdef real* norms = <real*> call.operand[4].data
     cdef Py_ssize_t L = call.size[2], i, queries
     cdef Head h
+    cdef Heads heads
     while begin < end:
         i = begin % L
+        if i == 0 and is_short(y, call, (end - begin) // L):
+            heads = make_heads(norms, call, begin // L, (end - begin) // L, 1, 5)
+            heads.y = get_contiguous(call, 0, L)
+            attend_heads(norms, &heads)
+            begin += heads.count * L
+            continue
         queries = min(L - i, end - begin, <Py_ssize_t> QUERIES)
         h = make_head(call, begin // L, &call.operand[5], &call.operand[6])
         attend(y + h.at + i * h.size, call, &h, begin // L, i, queries, norms + begin, norms + call.parts + begin)
@@ -133,9 +160,18 @@ cdef void attend(real* y, const Call* call, const Head* h, Py_ssize_t head, Py_s
 cdef int attention_grad(real* dq, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef real* dk
     cdef real* dv
-    cdef Py_ssize_t head, i
+    cdef Py_ssize_t head = begin, i
     cdef Head h
-    for head in range(begin, end):
+    cdef Heads heads
+    while head < end:
+        if is_short(dq, call, end - head):
+            heads = make_heads(<real*> call.operand[8].data, call, head, end - head, 4, 9)
+            heads.dq, heads.dy = get_contiguous(call, 0, heads.L), get_strided(call, 3)
+            heads.dk, heads.dv = get_contiguous(call, 1, heads.S), get_contiguous(call, 2, heads.S)
+            heads.y = get_contiguous(call, 7, heads.L)
+            attend_grad_heads(dq, &heads)
+            head += heads.count
+            continue
         h = make_head(call, head, &call.operand[9], &call.operand[10])
         dk = <real*> call.operand[1].data + h.keys_at
         dv = <real*> call.operand[2].data + h.keys_at
@@ -146,6 +182,7 @@ cdef int attention_grad(real* dq, const Call* call, Py_ssize_t begin, Py_ssize_t
         while i < h.L:
             attend_grad(dq + h.at + i * h.size, dk, dv, call, &h, head, i, min(h.L - i, <Py_ssize_t> QUERIES))
             i += QUERIES
+        head += 1
     return CONTINUE
 
 
@@ -397,6 +434,78 @@ cdef inline real dot(const real* x, const real* y, Py_ssize_t n) noexcept nogil:
     for i in range(n - n % LANES, n):
         sums[i % LANES] += x[i] * y[i]
     return ((sums[0] + sums[4]) + (sums[2] + sums[6])) + ((sums[1] + sums[5]) + (sums[3] + sums[7]))
+
+
+# ---- short sequences ----
+
+# Whether this way is faster, as measured: for narrow heads that see few keys, if enough of them share a vector.
+cdef inline bint is_short(const real* like, const Call* call, Py_ssize_t heads) noexcept nogil:
+    cdef Py_ssize_t L = call.size[2], S = call.size[3], d = call.size[4], seen = S - L // 2 if call.size[5] else S
+    return (0 < S <= MAX_POSITIONS and L <= MAX_POSITIONS and d in (4, 8, 16) and heads > 1
+            and 32 * heads >= (d + 4) * lanes(like) and L * seen * d <= 16 * lanes(like) * S)
+
+
+# A group of at most `count` heads, from `first` on. Its operands are q, k and v from this one on, mask and drawn.
+cdef Heads make_heads(real* norms, const Call* call, Py_ssize_t first, Py_ssize_t count, int q,
+                      int mask) noexcept nogil:
+    cdef Head h = make_head(call, first, &call.operand[mask], &call.operand[mask + 1])
+    cdef Heads heads
+    heads.first, heads.count, heads.heads = first, min(count, lanes(norms)), call.size[1]
+    heads.L, heads.S, heads.d, heads.ahead, heads.scale = h.L, h.S, h.d, h.ahead, h.scale
+    heads.q, heads.k, heads.v = get_strided(call, q), get_strided(call, q + 1), get_strided(call, q + 2)
+    heads.tops, heads.inverses = norms, norms + call.size[0] * call.size[1] * h.L
+    heads.visible, heads.visible_query, heads.dropout = NULL, h.S if h.mask_query != 0 else 0, NULL
+    heads.memory = packed_b
+    if h.mask != NULL:
+        heads.visible = packed_a
+        spread_mask(<real*> packed_a, call, &heads, mask)
+    if h.drawn != NULL:
+        heads.dropout = <real*> packed_a + MAX_POSITIONS * MAX_POSITIONS * lanes(norms)
+        spread_dropout(<real*> heads.dropout, call, &heads, mask)
+    return heads
+
+
+cdef inline Sequences get_strided(const Call* call, int operand) noexcept nogil:
+    cdef const Operand* x = &call.operand[operand]
+    cdef Sequences sequences
+    sequences.data, sequences.row, sequences.position = x.data, x.stride[0], x.stride[1]
+    return sequences
+
+
+cdef inline Sequences get_contiguous(const Call* call, int operand, Py_ssize_t positions) noexcept nogil:
+    cdef Sequences x
+    x.data, x.position = call.operand[operand].data, call.size[1] * call.size[4]
+    x.row = positions * x.position
+    return x
+
+
+# Ones in all bits where a head's query sees a key, and zeros elsewhere.
+cdef void spread_mask(real* visible, const Call* call, const Heads* heads, int mask) noexcept nogil:
+    cdef Py_ssize_t queries = 1 if heads.visible_query == 0 else heads.L, lane, i, j
+    cdef Head h
+    for lane in range(heads.count):
+        h = make_head(call, heads.first + lane, &call.operand[mask], &call.operand[mask + 1])
+        for i in range(queries):
+            for j in range(h.S):
+                memset(visible + (i * h.S + j) * lanes(visible) + lane,
+                       -1 if h.mask[i * h.mask_query + j * h.mask_key] else 0, sizeof(real))
+
+
+# The factors of dropout, head by head.
+cdef void spread_dropout(real* dropout, const Call* call, const Heads* heads, int mask) noexcept nogil:
+    cdef real strip[KEYS * STRIP_QUERIES]
+    cdef Py_ssize_t width = strip_queries(dropout), lane, i, j, first, count
+    cdef Head h
+    for lane in range(heads.count):
+        h = make_head(call, heads.first + lane, &call.operand[mask], &call.operand[mask + 1])
+        first = 0
+        while first < h.L:
+            count = min(h.L - first, width)
+            draw_dropout(strip, &h, first, count, 0, h.S)
+            for i in range(count):
+                for j in range(h.S):
+                    dropout[((first + i) * h.S + j) * lanes(dropout) + lane] = strip[j * width + i]
+            first += width
 
 
 # ---- rotary positions ----

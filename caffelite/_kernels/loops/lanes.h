@@ -61,16 +61,16 @@ INLINE vector_double load_double(const double *p, int is_last, int n)
 #define SHUFFLE(real, a, b, ...) __builtin_shuffle(a, b, (lanes_##real){__VA_ARGS__})
 #endif
 
-/* One of the log₂(lanes) steps of a transposition. Take each two vectors s apart as rows of s × s blocks: the upper
+/* One of the log₂(n) steps of a transposition of n vectors. Take each two of them s apart as rows of s × s blocks: the upper
  * right block of the first vector and the lower left block of the second exchange their places. */
 #define KEPT(s, l) ((l) & (s) ? LANES + (l) - (s) : (l))
 #define MOVED(s, l) ((l) & (s) ? LANES + (l) : (l) + (s))
-#define EXCHANGE(real, t, s)                                                                                           \
-    UNROLL_FOR (int i = 0; i < LANES; i++)                                                                             \
-        if ((s) < LANES && !(i & (s))) {                                                                               \
-            const vector_##real upper = t[i], lower = t[(i + (s)) % LANES];                                            \
+#define EXCHANGE(real, t, s, n)                                                                                        \
+    UNROLL_FOR (int i = 0; i < (n); i++)                                                                               \
+        if ((s) < (n) && !(i & (s))) {                                                                                 \
+            const vector_##real upper = t[i], lower = t[(i + (s)) % (n)];                                              \
             t[i] = SHUFFLE(real, upper, lower, LANES_##real(KEPT, (s) % LANES));                                       \
-            t[(i + (s)) % LANES] = SHUFFLE(real, upper, lower, LANES_##real(MOVED, (s) % LANES));                      \
+            t[(i + (s)) % (n)] = SHUFFLE(real, upper, lower, LANES_##real(MOVED, (s) % LANES));                        \
         }
 
 /* columns_of: t[k][i] = x[i · stride + k] for i < rows and k < columns, both at most the lanes of a vector. The lanes
@@ -88,10 +88,10 @@ INLINE vector_double load_double(const double *p, int is_last, int n)
             UNROLL_FOR (int i = 0; i < LANES; i++)                                                                     \
                 t[i] = SKIP && i >= rows ? (vector_##real){0}                                                          \
                                          : load_first_##real(x + (i < rows ? i * stride : 0), columns);                \
-        EXCHANGE(real, t, 8)                                                                                           \
-        EXCHANGE(real, t, 4)                                                                                           \
-        EXCHANGE(real, t, 2)                                                                                           \
-        EXCHANGE(real, t, 1)                                                                                           \
+        EXCHANGE(real, t, 8, LANES)                                                                                    \
+        EXCHANGE(real, t, 4, LANES)                                                                                    \
+        EXCHANGE(real, t, 2, LANES)                                                                                    \
+        EXCHANGE(real, t, 1, LANES)                                                                                    \
     }
 
 DEFINE_COLUMNS(float)

@@ -16,6 +16,9 @@ cdef extern from "loops/sums.h" nogil:
     double plus_product_double(double total, double a, double b)
     void any_products_of_row "products_of_row"(const void* dy, const void* x, Py_ssize_t n, double high, double low,
                                                double* sums)
+    # sums[0] = Σⱼ g[j],  sums[1] = Σⱼ g[j] (x[j] − m),  g = dy scale
+    void scaled_products_of_row(const void* dy, const void* scale, const void* x, Py_ssize_t n, double high, double low,
+                                double* sums)
 
 
 # sums[0] = Σⱼ dy[j],  sums[1] = Σⱼ dy[j] (x[j] − m),  m = high + low
@@ -76,28 +79,17 @@ cdef int layer_norm_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_
     cdef const real* x = <const real*> call.operand[2].data
     cdef const real* scale = <const real*> call.operand[3].data
     cdef const double* moments = <const double*> call.operand[4].data
-    cdef Py_ssize_t n = call.size[0], C = call.size[1], i, j, k
-    cdef double g_sums[LANES]
-    cdef double product_sums[LANES]
-    cdef real high, low, inverse, mean, slope, g
+    cdef Py_ssize_t n = call.size[0], C = call.size[1], i, j
+    cdef double sums[2]
+    cdef real high, low, inverse, mean, slope
     dx += begin * C
     dy += begin * C
     x += begin * C
     for i in range(begin, end):
         high, low, inverse = <real> moments[i], <real> (moments[i] - <real> moments[i]), <real> moments[n + i]
-        for k in range(LANES):
-            g_sums[k] = product_sums[k] = 0
-        for j in range(C // LANES):
-            for k in range(LANES):
-                g = dy[LANES * j + k] * scale[LANES * j + k]
-                g_sums[k] += g
-                product_sums[k] += g * ((x[LANES * j + k] - high) - low)
-        for j in range(C - C % LANES, C):
-            g = dy[j] * scale[j]
-            g_sums[j % LANES] += g
-            product_sums[j % LANES] += g * ((x[j] - high) - low)
-        mean = <real> (exact_sum(g_sums, LANES) / C) if call.size[2] else 0
-        slope = <real> (exact_sum(product_sums, LANES) / C * moments[n + i] * moments[n + i])
+        scaled_products_of_row(dy, scale, x, C, high, low, sums)
+        mean = <real> (sums[0] / C) if call.size[2] else 0
+        slope = <real> (sums[1] / C * moments[n + i] * moments[n + i])
         for j in range(C):
             dx[j] = (dy[j] * scale[j] - mean - ((x[j] - high) - low) * slope) * inverse
         dx += C

@@ -112,22 +112,36 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
         return total;                                                                                                  \
     }                                                                                                                  \
                                                                                                                        \
-    /* sums: Σⱼ dy[j] and Σⱼ dy[j] (x[j] − m), m = high + low */                                                       \
-    static void products_of_row_##real(const real *dy, const real *x, ptrdiff_t n, real high, real low, double *sums)  \
+    /* sums: Σⱼ g[j] and Σⱼ g[j] (x[j] − m), m = high + low, g = dy scale, or dy if scale is NULL */                   \
+    INLINE void products_##real(const real *dy, const real *scale, const real *x, ptrdiff_t n, real high, real low,    \
+                                double *sums)                                                                          \
     {                                                                                                                  \
         vector_double s[SUM_VECTORS] = {0}, t[SUM_VECTORS] = {0};                                                      \
-        for (; n >= SUMS; n -= SUMS, dy += SUMS, x += SUMS)                                                            \
+        ptrdiff_t i = 0;                                                                                               \
+        for (; i + SUMS <= n; i += SUMS)                                                                               \
             UNROLL_FOR (int v = 0; v < SUM_VECTORS; v++) {                                                             \
-                const few_##real d = few_of_##real(dy, v);                                                             \
-                s[v] += wide_##real(d);                                                                                \
-                t[v] = plus_products_##real(t[v], d, (few_of_##real(x, v) - high) - low);                              \
+                few_##real g = few_of_##real(dy + i, v);                                                               \
+                if (scale)                                                                                             \
+                    g *= few_of_##real(scale + i, v);                                                                  \
+                s[v] += wide_##real(g);                                                                                \
+                t[v] = plus_products_##real(t[v], g, (few_of_##real(x + i, v) - high) - low);                          \
             }                                                                                                          \
-        for (ptrdiff_t j = 0; j < n; j++) {                                                                            \
-            ((double *)s)[j] += dy[j];                                                                                 \
-            ((double *)t)[j] = plus_product_##real(((double *)t)[j], dy[j], (x[j] - high) - low);                      \
+        for (int j = 0; i < n; i++, j++) {                                                                             \
+            const real g = scale ? dy[i] * scale[i] : dy[i];                                                           \
+            ((double *)s)[j] += g;                                                                                     \
+            ((double *)t)[j] = plus_product_##real(((double *)t)[j], g, (x[i] - high) - low);                          \
         }                                                                                                              \
         sums[0] = folded_sums(s);                                                                                      \
         sums[1] = folded_sums(t);                                                                                      \
+    }                                                                                                                  \
+    static void products_of_row_##real(const real *dy, const real *x, ptrdiff_t n, real high, real low, double *sums)  \
+    {                                                                                                                  \
+        products_##real(dy, NULL, x, n, high, low, sums);                                                              \
+    }                                                                                                                  \
+    static void scaled_products_of_row_##real(const real *dy, const real *scale, const real *x, ptrdiff_t n,           \
+                                              real high, real low, double *sums)                                       \
+    {                                                                                                                  \
+        products_##real(dy, scale, x, n, high, low, sums);                                                             \
     }
 
 DEFINE_SUMS(float)
@@ -136,6 +150,7 @@ DEFINE_SUMS(double)
 #define sum_of_row(x, ...) FOR_TYPE(sum_of_row, x)(x, __VA_ARGS__)
 #define squares_of_row(x, ...) FOR_TYPE(squares_of_row, x)(x, __VA_ARGS__)
 #define products_of_row(x, ...) FOR_TYPE(products_of_row, x)(x, __VA_ARGS__)
+#define scaled_products_of_row(x, ...) FOR_TYPE(scaled_products_of_row, x)(x, __VA_ARGS__)
 #define deviations_of_row(x, ...) FOR_TYPE(deviations_of_row, x)(x, __VA_ARGS__)
 #define squares(x, ...) FOR_TYPE(squares, x)(x, __VA_ARGS__)
 #endif
