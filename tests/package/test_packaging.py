@@ -108,6 +108,19 @@ def test_a_native_build_has_the_best_loops_of_this_processor_and_those_present(b
         assert left.count("") == len(build.COMPILED_ONCE)
 
 
+@pytest.mark.parametrize("compiler", ["msvc", "mingw32", None])
+def test_a_build_without_gcc_on_windows_says_what_to_install(compiler, build, monkeypatch):
+    from setuptools import Distribution
+
+    monkeypatch.setattr(build, "WINDOWS", True)
+    command = build.BuildKernels(Distribution({"ext_modules": build.extensions()}))
+    command.compiler = compiler
+    command.finalize_options()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(build.PlatformError, match=r"Microsoft's compiler does not .* --compiler=mingw32"):
+        command.run()
+
+
 def test_a_build_says_what_is_done_and_what_takes_long(build, monkeypatch, capsys):
     monkeypatch.setattr(build, "REPORT_INTERVAL", 0.05)
     go_on = threading.Event()
