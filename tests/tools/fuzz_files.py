@@ -12,7 +12,6 @@ import argparse
 import copy
 import json
 import os
-import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -207,19 +206,22 @@ class Watch:
 
 
 class limited_memory:
-    """Inside, the process may have so many bytes more than it has."""
+    """Inside, the process may have so many bytes more than it has. On Linux alone."""
 
     def __init__(self, more):
         self.more = more
 
     def __enter__(self):
+        import resource
+
+        self.resource = resource
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         self.before = resource.getrlimit(resource.RLIMIT_AS)
         limit = pages * os.sysconf("SC_PAGESIZE") + self.more
         resource.setrlimit(resource.RLIMIT_AS, (limit, self.before[1]))
 
     def __exit__(self, *error):
-        resource.setrlimit(resource.RLIMIT_AS, self.before)
+        self.resource.setrlimit(self.resource.RLIMIT_AS, self.before)
 
 
 def main():
