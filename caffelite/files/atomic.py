@@ -116,6 +116,8 @@ def open_file(path: Any, flags: int) -> int:
     """
     with suppress(FileNotFoundError):
         _check_is_file(os.stat(path), path)
+    if WINDOWS and os.path.isdir(path):  # there, Python would raise PermissionError
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
     file = os.open(path, flags if WINDOWS else flags | os.O_NONBLOCK, 0o666)
     try:
         _check_is_file(os.fstat(file), path)  # since the first check, one may have replaced the file

@@ -904,9 +904,8 @@ def test_a_path_that_cannot_be_read_is_an_oserror(tmp_path):
             load(tmp_path / "missing")
         with pytest.raises(IsADirectoryError):
             load(tmp_path)
-    if os.path.exists("/dev/zero"):
-        with pytest.raises(ValueError, match="expected a file"):
-            cl.load("/dev/zero")
+    with pytest.raises(ValueError, match="expected a file"):
+        cl.load(os.devnull)
 
 
 @pytest.mark.parametrize("dtype", ["F8_E4M3", "C64"])

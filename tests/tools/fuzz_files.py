@@ -30,6 +30,7 @@ SCALARS = [
     *[[], {}, [[]], [1, 2], [0], [10**9, 10**9], {"#": 0}, {"#": 1}, {"#": -1}, {"#": True}, {"#": 10**9}, {"#": "0"}],
     *[[1] * 2000, [{"#": 0}] * 3000, {"a": {"b": {}}}],
 ]
+SHARED_MEMORY = "/dev/shm" if os.name == "posix" and os.path.isdir("/dev/shm") else None
 NAMES = [
     *structure.NAMES,
     "Swish",
@@ -232,7 +233,7 @@ def main():
     cl.set_num_threads(1)
     rng = np.random.default_rng(options.seed)
     bad, loaded = 0, 0
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
         contents = good_files(folder)
         path = os.path.join(folder, "mutated.safetensors")
         watch = Watch()
