@@ -217,7 +217,7 @@ class BuildKernels(build_ext):
 
     def compiles(self, program, compile_flags=(), link_flags=(), run=False):
         """Whether the compiler takes a program, and, with `run`, whether the program then succeeds."""
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a virus scanner may have it open
             source, target = Path(folder, "try.c"), Path(folder, "try.exe")
             source.write_text(program)
             compiler = [word for word in self.compiler.compiler_so if word != "-shared"]  # mingw's, also to compile

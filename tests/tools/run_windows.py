@@ -160,7 +160,7 @@ def main():
         FOLDER.mkdir(parents=True)
         install()
     copy_project(PROJECT)
-    python("setup.py", "build_ext", "--inplace")
+    python("setup.py", "--quiet", "build_ext", "--inplace")
     compare_hashes()
     faults = [f"--deselect={test}" for test in WINE_FAULTS]
     status, _ = wine(r"C:\python\python.exe", "-m", "pytest", "-q", *faults, *sys.argv[1:] or ["-n2"])
