@@ -14,7 +14,6 @@ whose operands are addresses in memory (`ir.pyx`). A few passes improve the list
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import get_clock_info
 from typing import Any
 
 import numpy as np
@@ -193,7 +192,6 @@ class Program(Runner):
             self._check_current("profile")
             seconds = self.replay.seconds(replays)
             self.apply_effects()
-        seconds = np.maximum(seconds, get_clock_info("perf_counter").resolution)  # on Windows, it ticks every 100 ns
         rows = []
         for call, time in zip(self.optimize().instructions, seconds, strict=True):
             name, shapes, *amounts = describe_call(call)

@@ -52,7 +52,7 @@ def test_a_log_that_cannot_be_written_is_an_error_before_the_first_step(tmp_path
     model = classifier(2, 3)
     before = bits(model)
     path = tmp_path / "missing" / "log.csv"
-    with pytest.raises(FileNotFoundError, match=re.escape(str(path))):
+    with pytest.raises(FileNotFoundError, match=re.escape(repr(str(path)))):
         train(model, X, Y, callbacks=[CSVLog(path)])
     assert bits(model) == before
 
