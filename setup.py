@@ -3,7 +3,7 @@
 CAFFELITE_DEBUG=1 compiles with bounds and overflow checks, assertions and no optimization. CAFFELITE_LEVELS=native
 compiles the loops only for the best instruction set of this processor: that halves the time, and the result is for this
 machine alone. Set CAFFELITE_BUILT=1 if `python setup.py build_ext --inplace` has built the modules before: then nothing
-is compiled.
+is compiled. On Windows, the compiler is the gcc of mingw-w64 on the PATH.
 
 Design
 ------
@@ -33,10 +33,12 @@ import numpy
 from Cython.Build import cythonize
 from setuptools import Extension, setup
 from setuptools.command.build_ext import build_ext
+from setuptools.errors import PlatformError
 
 DEBUG = os.environ.get("CAFFELITE_DEBUG") == "1"
 PREBUILT = os.environ.get("CAFFELITE_BUILT") == "1"
 NATIVE = os.environ.get("CAFFELITE_LEVELS") == "native"
+WINDOWS = platform.system() == "Windows"
 KERNELS = Path("caffelite", "_kernels")
 BUILD = Path("build", f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}")  # C files and objects
 C_FILES = BUILD / "c"
@@ -46,8 +48,10 @@ C_FILES = BUILD / "c"
 FLAGS = ["-O3", "-g0", "-w", "-fno-math-errno", "-fno-trapping-math", "-fno-asynchronous-unwind-tables"]
 FLAGS = ["-O0", "-g", "-UNDEBUG"] if DEBUG else FLAGS
 
-# Symbols take four fifths of the space. The gap between code and constants takes a page.
+# Symbols take four fifths of the space. The gap between code and constants takes a page. On Windows, the libraries of
+# gcc become part of each module, because users do not have them.
 LINK_FLAGS = ["-s", "-Wl,-z,noseparate-code"] if platform.system() == "Linux" and not DEBUG else []
+LINK_FLAGS = ["-static"] if WINDOWS else LINK_FLAGS
 
 # Without several versions of a loop, and without unrolling the last few iterations that do not fill a vector. This
 # saves three quarters of the space, and makes nothing slower that the benchmarks measure.
@@ -58,6 +62,10 @@ LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=max-completely-peel-times=4
 # vectors that accumulate, and clang in sums over several statements, but one for the rest. Bits would then depend on
 # threads and on neighbours.
 LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=avoid-fma-max-bits=0", "-ffp-contract=fast"]
+
+# Windows aligns the stack to 16 bytes, but gcc believes that its vectors of 32 and 64 bytes there are aligned. The
+# assembler can make moves of them that need no alignment.
+LOOP_FLAGS = [*LOOP_FLAGS, "-Wa,-muse-unaligned-vector-move"] if WINDOWS else LOOP_FLAGS
 
 DIRECTIVES = {
     "language_level": 3,
@@ -125,7 +133,7 @@ def extensions():
     loops = [
         Extension(
             f"caffelite._kernels.loops_{isa.replace('-', '_')}",
-            sorted(map(str, (KERNELS / "loops").glob("*.pyx"))),
+            sorted(path.as_posix() for path in (KERNELS / "loops").glob("*.pyx")),
             include_dirs=[str(KERNELS)],
             # Each module needs its own name for the function that Python looks up.
             define_macros=[("PyInit_registry", f"PyInit_loops_{isa.replace('-', '_')}")],
@@ -141,8 +149,17 @@ class BuildKernels(build_ext):
     """Find out what the compiler can do; translate, compile and link what has changed."""
 
     def finalize_options(self):
+        self.compiler = self.compiler or ("mingw32" if WINDOWS else None)
         super().finalize_options()
         self.parallel = self.parallel or min(os.cpu_count() or 1, 8)  # more would only wait for the bindings
+
+    def run(self):
+        if self.extensions and (self.compiler == "msvc" or (self.compiler == "mingw32" and not shutil.which("gcc"))):
+            raise PlatformError(
+                "the kernels are in the C of gcc, which Microsoft's compiler does not understand: install mingw-w64, "
+                "put the folder of its gcc.exe on the PATH, and build with --compiler=mingw32, the default on Windows"
+            )
+        super().run()
 
     def build_extensions(self):
         self.adapt_to_compiler()
@@ -201,10 +218,11 @@ class BuildKernels(build_ext):
 
     def compiles(self, program, compile_flags=(), link_flags=(), run=False):
         """Whether the compiler takes a program, and, with `run`, whether the program then succeeds."""
-        with tempfile.TemporaryDirectory() as folder:
-            source, target = Path(folder, "try.c"), Path(folder, "try")
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:  # a virus scanner may have it open
+            source, target = Path(folder, "try.c"), Path(folder, "try.exe")
             source.write_text(program)
-            command = [*self.compiler.compiler_so, str(source), *compile_flags, *link_flags, "-o", str(target)]
+            compiler = [word for word in self.compiler.compiler_so if word != "-shared"]  # mingw's, also to compile
+            command = [*compiler, str(source), *compile_flags, *link_flags, "-o", str(target)]
             done = subprocess.run(command, capture_output=True, check=False)
             return done.returncode == 0 and (not run or subprocess.run([target], check=False).returncode == 0)
 

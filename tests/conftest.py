@@ -31,6 +31,9 @@ NEEDED = {
 }
 collect_ignore = [name for library, name in NEEDED.items() if find_spec(library) is None]
 
+# For tests of what Windows does not have.
+posix = pytest.mark.skipif(os.name != "posix", reason="needs POSIX: its links, FIFOs, modes, limits, signals or forks")
+
 # How many cases hypothesis draws: 12 a test, the same every time. For 10,000 an operator, others with every seed:
 #   python -m pytest tests -k random_shapes --hypothesis-profile=thorough --hypothesis-seed=0
 settings.register_profile("quick", max_examples=12, deadline=None, derandomize=True)
@@ -115,8 +118,8 @@ def copy_project(target):
     """Copy the project to a folder as it is under version control: without what was built or installed."""
     made = (".venv", ".git", "build", "dist", "classroom", "_build", "gallery", "_notebooks", ".hypothesis")
     made += ("__pycache__",)
-    made += ("*.so", "*.c", "*.egg-info")
-    shutil.copytree(HERE.parent, target, ignore=shutil.ignore_patterns(*made))
+    made += ("*.so", "*.pyd", "*.c", "*.egg-info")
+    shutil.copytree(HERE.parent, target, ignore=shutil.ignore_patterns(*made), dirs_exist_ok=True)
 
 
 def unpack_source_distribution(folder):

@@ -245,6 +245,9 @@ LAYOUTS = [
     byte_swapped,
 ]
 
+# A type of numbers with more than 64 bits. On Windows, and on Macs with ARM, longdouble is float64.
+WIDE = np.longdouble if np.dtype(np.longdouble).itemsize > 8 else np.complex128
+
 # Dtypes that are neither float32 nor float64 in native byte order; arrays of them come from `odd_array`.
 ODD_DTYPES = [
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

@@ -5,6 +5,7 @@ file in loops/ has the loops. `caffelite._kernels` exports every `def` of this m
 array unless it is given `out`.
 """
 cimport numpy as cnp
+from libc.math cimport sqrt as c_sqrt
 from libc.stdint cimport INT32_MAX, INTPTR_MAX
 from libc.string cimport memset
 

@@ -52,7 +52,7 @@ def write_all() -> None:
 
 def write(path: Path, text: str) -> None:
     if not path.exists() or path.read_text(encoding="utf-8") != HEAD + text:
-        path.write_text(HEAD + text, encoding="utf-8")
+        path.write_text(HEAD + text, encoding="utf-8", newline="\n")
 
 
 # ---- Cython of the table ----

@@ -8,9 +8,18 @@ import weakref
 
 cnp.import_array()
 
+cdef extern from *:
+    """
+    /* Since Python 3.12, classes of the interpreter itself have no tp_dict. */
+    #if PY_VERSION_HEX >= 0x030C0000
+    #define get_class_dict(kind) PyType_GetDict((PyTypeObject *) kind)
+    #else
+    #define get_class_dict(kind) Py_NewRef(((PyTypeObject *) kind)->tp_dict)
+    #endif
+    """
+    dict get_class_dict(object kind)  # without a proxy around it
+
 cdef extern from "Python.h":
-    ctypedef struct PyTypeObject:
-        PyObject* tp_dict
     object PyObject_GenericGetDict(object owner, void* context)
 
 
@@ -126,11 +135,6 @@ cdef object cell_content(cell):
         return MISSING
 
 
-cdef inline dict class_attributes(kind):
-    """The dict of a class, without a proxy around it."""
-    return <dict> (<PyTypeObject*> kind).tp_dict
-
-
 cdef inline bint has_bytes(cnp.ndarray array, bytes values):
     """Return whether an array has these values."""
     if cnp.PyArray_IS_C_CONTIGUOUS(array):
@@ -141,7 +145,7 @@ cdef inline bint has_bytes(cnp.ndarray array, bytes values):
 cdef object read_value(int place, owner, key):
     """The value at a place now; MISSING if there is none."""
     if place == CLASS_ITEM:
-        return class_attributes(owner).get(key, MISSING)
+        return get_class_dict(owner).get(key, MISSING)
     if place == ATTRIBUTE:
         return getattr(owner, key, MISSING)
     if place == CELL:

@@ -20,6 +20,7 @@ PyTorch and scikit-learn have a library of their own, which is not the same.
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -33,7 +34,17 @@ def limit_spinning() -> Iterator[None]:
         yield
         return
     os.environ["GOMP_SPINCOUNT"] = SPINS
+    _copy_to_mingw(SPINS)
     try:
         yield
     finally:
         del os.environ["GOMP_SPINCOUNT"]
+        _copy_to_mingw("")
+
+
+def _copy_to_mingw(value: str) -> None:
+    """On Windows, set the variable for mingw's C library, too: it has an environment of its own. "" removes it."""
+    if sys.platform == "win32":
+        import ctypes
+
+        ctypes.cdll.msvcrt._putenv(f"GOMP_SPINCOUNT={value}".encode())

@@ -7,12 +7,11 @@ import os
 import secrets
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from caffelite.cli.options import add_command
 from caffelite.cli.output import UsageError, as_csv
 from caffelite.exercises import EXERCISES
 from caffelite.exercises.answers import PROBLEM
+from caffelite.exercises.sandbox import ENDING_SIGNALS, Sandbox, remove_folder
 
 TEXT = """\
 Count the exercises that students have solved, and print a table in CSV: a row for each program (.py) and each notebook
@@ -33,7 +33,7 @@ SUFFIXES = (".py", ".ipynb")
 THREAD_VARIABLES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 POLL_INTERVAL = 0.02  # seconds between two looks at the time
 MAX_LINE = 2**12  # bytes of a result
-ENDING_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+ANSWERS = "caffelite.exercises.answers"  # the program that judges the answers of a file
 
 
 def add(commands: Any) -> None:
@@ -97,25 +97,13 @@ def run_answers(path: Path, names: list[str], seconds: int) -> tuple[dict[str, s
         folder = tempfile.mkdtemp()
         try:
             with theirs:
-                process = subprocess.Popen(
-                    [sys.executable, "-m", "caffelite.exercises.answers", path, str(theirs.fileno()), *names],
-                    cwd=folder,
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                    pass_fds=[theirs.fileno()],
-                )
+                sandbox = Sandbox(ANSWERS, path, names, theirs, cwd=folder, env=environment)
             try:
                 return read_results(ours, token, [PROBLEM, *names], seconds, signals)
             finally:
-                with suppress(ProcessLookupError, PermissionError):  # it has ended
-                    os.killpg(process.pid, signal.SIGKILL)  # with all processes that it has started
-                process.wait()
+                sandbox.kill()
         finally:
-            with suppress(subprocess.TimeoutExpired):  # it may have a hundred thousand folders, each in another
-                subprocess.run(["rm", "-rf", folder], stderr=subprocess.DEVNULL, timeout=seconds)
+            remove_folder(folder, seconds)
 
 
 def read_results(

@@ -182,7 +182,7 @@ class _MappedRegion:
     def _advise(self, advice: str, start: int, stop: int) -> None:
         begin, end = self.offset + start * self.row_bytes, self.offset + stop * self.row_bytes
         begin -= begin % self.page
-        with suppress(OSError, ValueError, KeyError):  # some systems don't take this advice
+        with suppress(OSError, ValueError, KeyError, AttributeError):  # some systems don't take this advice
             self.map.madvise(self.advice[advice], begin, end - begin)
 
 

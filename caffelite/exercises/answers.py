@@ -1,19 +1,15 @@
 """Judge the answers in one file: python -m caffelite.exercises.answers FILE SOCKET EXERCISE…
 
 `caffelite grade` starts this program for each file. A file is a program or a notebook. It runs first. Then its answers
-are judged, one after the other. SOCKET, the number of a file descriptor, gives a token, and gets lines of the token, a
-name and a result. The first is the problem: the first error of the run, which is empty if there is none. Then each
+are judged, one after the other. SOCKET, which a `Sandbox` knows, gives a token, and gets lines of the token, a name and
+a result. The first is the problem: the first error of the run, which is empty if there is none. Then each
 exercise is right or wrong. If an answer ends this program, the lines before it count.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import resource
-import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,8 +19,8 @@ from typing import Any
 import caffelite
 from caffelite.exercises import EXERCISES
 from caffelite.exercises.exercise import ERRORS
+from caffelite.exercises.sandbox import forbid_signals, limit_memory, open_channel
 
-MAX_BYTES = 4 * 2**30  # of memory, and of a file that an answer writes
 MAX_CHARACTERS = 500  # of a problem
 PROBLEM = "problem"  # the name of the result that is the first error of a file
 MODULE_NAME = "answers"  # of the module that a file becomes; `if __name__ == "__main__":` does not run
@@ -87,23 +83,12 @@ def format_error(error: BaseException, part: str) -> str:
     return f"{cell}line {line}: {type(error).__name__}: {getattr(error, 'msg', error)}"
 
 
-def forbid_signals(event: str, arguments: tuple[Any, ...]) -> None:
-    """Raise PermissionError if an answer sends a signal to a process that it did not start, such as its teacher's."""
-    if event in ("os.kill", "os.killpg"):
-        process = arguments[0]
-        if process == -1 or os.getsid(abs(process)) != os.getsid(0):
-            raise PermissionError("an answer may only send signals to processes that it has started")
-
-
 def main(path: str, descriptor: str, *names: str) -> None:
     """Run a file, judge the exercises of these names, and send the results."""
-    for limit in (resource.RLIMIT_AS, resource.RLIMIT_FSIZE):
-        with contextlib.suppress(ValueError, OSError):  # macOS does not limit memory
-            resource.setrlimit(limit, (MAX_BYTES, MAX_BYTES))
+    limit_memory()
     sys.path.append(str(Path(path).parent))
     check = caffelite.exercises.check
-    with socket.socket(fileno=int(descriptor)) as channel:
-        channel.set_inheritable(False)
+    with open_channel(descriptor) as channel:
         token = channel.recv(2**10).decode()
 
         def send(name: str, result: str) -> None:

@@ -1,17 +1,29 @@
-"""Files that are written completely or not at all: a new file beside the old one, which it then replaces."""
+"""Files that are written completely or not at all: a new file beside the old one, which it then replaces.
+
+On Windows there are no owners, modes and locks as on Linux and macOS. But there, nobody can remove or replace a file
+that a program has open. So an open file needs no lock, and a file that another program reads cannot be replaced.
+"""
 
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import re
 import stat
+import time
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
+
+WINDOWS = os.name == "nt"
+if not WINDOWS:
+    import fcntl
+
+LEFTOVER_AGE = 60  # seconds without a write, after which a file on Windows is not between its close and its new name
+REPLACE_ATTEMPTS = 10 if WINDOWS else 1  # a virus scanner may have the older file open for a moment
+REPLACE_INTERVAL = 0.1  # seconds between attempts
 
 
 def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
@@ -32,12 +44,14 @@ def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
         _remove_leftovers(target)
         with _create_temporary(target, 0o666 if old_status is None else 0o600) as file:
             temporary = file.name
-            if old_status is not None:
+            if old_status is not None and not WINDOWS:
                 _keep_owner_and_mode(file.fileno(), old_status)
             for part in parts:
                 write_all(file, as_bytes(part))
             os.fsync(file.fileno())
-            os.replace(temporary, target)
+            if WINDOWS:
+                file.close()
+            _replace(temporary, target)
     except OSError as error:
         if temporary:
             with suppress(OSError):
@@ -60,9 +74,20 @@ def check_writable(path: str | os.PathLike) -> None:
             what = "the folder is read-only" if is_there else "there is no such folder"
             raise OSError(errno.EACCES if is_there else errno.ENOENT, what)
         with _create_temporary(target, 0o600) as file:
+            if WINDOWS:
+                file.close()
             os.remove(file.name)
     except OSError as error:
         raise OSError(error.errno, error.strerror, os.fspath(path)) from None
+
+
+def _replace(temporary: str, target: str) -> None:
+    """Give a file the name of the older one. If a program has the older one open, wait for it for a second."""
+    for _ in range(REPLACE_ATTEMPTS - 1):
+        with suppress(PermissionError):
+            return os.replace(temporary, target)
+        time.sleep(REPLACE_INTERVAL)
+    return os.replace(temporary, target)
 
 
 def _stat_target(path: str | os.PathLike) -> os.stat_result | None:
@@ -91,13 +116,24 @@ def open_file(path: Any, flags: int) -> int:
     """
     with suppress(FileNotFoundError):
         _check_is_file(os.stat(path), path)
-    file = os.open(path, flags | os.O_NONBLOCK, 0o666)
+    if WINDOWS and os.path.isdir(path):  # there, Python would raise PermissionError
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
+    file = os.open(path, flags if WINDOWS else flags | os.O_NONBLOCK, 0o666)
     try:
         _check_is_file(os.fstat(file), path)  # since the first check, one may have replaced the file
     except NotAFileError:
         os.close(file)
         raise
     return file
+
+
+def open_no_link(path: Any, flags: int) -> int:
+    """Return an opener as `open_file`, which also refuses links."""
+    if not WINDOWS:
+        return open_file(path, flags | os.O_NOFOLLOW)
+    if os.path.islink(path):
+        raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), os.fspath(path))
+    return open_file(path, flags)
 
 
 def _check_is_file(status: os.stat_result, path: str | os.PathLike) -> None:
@@ -107,12 +143,12 @@ def _check_is_file(status: os.stat_result, path: str | os.PathLike) -> None:
 
 def _create_temporary(target: str, mode: int) -> Any:
     """Return a new file beside the target, with a name that nobody can guess. It is locked while it is written."""
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     while True:
         beside = f"{target}.{os.urandom(8).hex()}.part"
-        file = open(beside, "wb", buffering=0, opener=lambda path, _: os.open(path, flags, mode))  # noqa: SIM115
-        with suppress(OSError):  # without locks, `_remove_leftovers` removes nothing
-            fcntl.flock(file, fcntl.LOCK_EX)
+        file = open(beside, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, mode))  # noqa: SIM115
+        if not WINDOWS:
+            with suppress(OSError):  # without locks, `_remove_leftovers` removes nothing
+                fcntl.flock(file, fcntl.LOCK_EX)
         if os.path.lexists(beside):
             return file
         file.close()  # another process removed it as a leftover before it was locked
@@ -125,7 +161,10 @@ def _remove_leftovers(target: str) -> None:
     for path in [os.path.join(folder, file) for file in os.listdir(folder) if leftover.fullmatch(file)]:
         with suppress(OSError):
             status = os.lstat(path)
-            if stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
+            if WINDOWS:
+                if status.st_mtime < time.time() - LEFTOVER_AGE:
+                    os.remove(path)  # raises PermissionError if a program has it open
+            elif stat.S_ISREG(status.st_mode) and status.st_uid == os.geteuid():
                 with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
                     fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     os.remove(path)

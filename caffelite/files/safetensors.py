@@ -163,7 +163,8 @@ class File:
         """Raise ValueError unless the header is consistent and fits the size of the file."""
         from safetensors import SafetensorError, safe_open
 
-        path = f"/dev/fd/{self._file.fileno()}"  # another file may have replaced this one at its path
+        # Another file may have replaced this one at its path, except on Windows.
+        path = f"/dev/fd/{self._file.fileno()}" if os.name == "posix" else self.path
         try:
             safe_open(path if os.path.exists(path) else self.path, "numpy")
         except SafetensorError as error:

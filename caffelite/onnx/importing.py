@@ -20,7 +20,7 @@ from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 from caffelite._support.text_table import shorten
 from caffelite.core.arrays import FLOATS
-from caffelite.files.atomic import NotAFileError, open_file
+from caffelite.files.atomic import NotAFileError, open_file, open_no_link
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.model import Model
 from caffelite.model.shapes import find_extra_axes
@@ -324,7 +324,7 @@ def read_external(tensor: TensorProto, folder: Path | None, size: int, what: str
         raise UnsupportedGraph(f"{what} is not in the file {location!r}: offset and length are {' and '.join(numbers)}")
     offset, length = map(int, numbers)
     try:
-        with open(folder / location, "rb", opener=lambda path, flags: open_file(path, flags | os.O_NOFOLLOW)) as file:
+        with open(folder / location, "rb", opener=open_no_link) as file:
             if length != size or offset < 0 or offset + size > os.fstat(file.fileno()).st_size:
                 raise UnsupportedGraph(f"{what} is not in the file {location!r}: expected {size} bytes at {offset}")
             file.seek(offset)

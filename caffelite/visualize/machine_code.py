@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import importlib
 import re
+import sys
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -256,20 +257,43 @@ def _parse_listing(listing: str, limit: int) -> dict[int, tuple[str, int]]:
     return {at: (text, after) for (at, text), (after, _) in pairwise(lines) if at < limit}
 
 
-class _SymbolInfo(ctypes.Structure):
-    """The answer of `dladdr` for an address: its file, and the place of the file in memory."""
+if sys.platform == "win32":
 
-    _fields_ = (
-        ("file", ctypes.c_char_p),
-        ("base", ctypes.c_void_p),
-        ("symbol", ctypes.c_char_p),
-        ("address", ctypes.c_void_p),
-    )
+    def _find_module(address: int) -> tuple[str, int]:
+        """Return the file of the module that has this address in memory, and where the file's address 0 is in memory.
+
+        A file of Windows begins at an address that its header has, not at 0.
+        """
+        system = ctypes.WinDLL("kernel32")
+        base, path = ctypes.c_void_p(), ctypes.create_unicode_buffer(2**15)
+        flags = 4 | 2  # GET_MODULE_HANDLE_EX_FLAG_FROM_ADDRESS, and …_UNCHANGED_REFCOUNT
+        if not system.GetModuleHandleExW(flags, ctypes.c_void_p(address), ctypes.byref(base)):
+            raise _unknown_address(address)
+        system.GetModuleFileNameW(base, path, len(path))
+        with open(path.value, "rb") as file:
+            file.seek(0x3C)
+            file.seek(int.from_bytes(file.read(4), "little") + 0x30)  # the field ImageBase
+            return path.value, (base.value or 0) - int.from_bytes(file.read(8), "little")
+
+else:
+
+    class _SymbolInfo(ctypes.Structure):
+        """The answer of `dladdr` for an address: its file, and the place of the file in memory."""
+
+        _fields_ = (
+            ("file", ctypes.c_char_p),
+            ("base", ctypes.c_void_p),
+            ("symbol", ctypes.c_char_p),
+            ("address", ctypes.c_void_p),
+        )
+
+    def _find_module(address: int) -> tuple[str, int]:
+        """Return the file of the module that has this address in memory, and the address where the module begins."""
+        place = _SymbolInfo()
+        if not ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(place)):
+            raise _unknown_address(address)
+        return place.file.decode(), place.base
 
 
-def _find_module(address: int) -> tuple[str, int]:
-    """Return the file of the module that has this address in memory, and the address where the module begins."""
-    place = _SymbolInfo()
-    if not ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(place)):
-        raise RuntimeError(f"machine_code: the system does not say which file is at address {address:#x}")
-    return place.file.decode(), place.base
+def _unknown_address(address: int) -> RuntimeError:
+    return RuntimeError(f"machine_code: the system does not say which file is at address {address:#x}")

@@ -133,7 +133,9 @@ class Server:
         self.token = token or secrets.token_urlsafe(24)
         self._socket = socket.socket()
         try:
-            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # On Windows, SO_REUSEADDR would let other programs take the port at the same time.
+            option = getattr(socket, "SO_EXCLUSIVEADDRUSE", socket.SO_REUSEADDR)
+            self._socket.setsockopt(socket.SOL_SOCKET, option, 1)
             self._socket.bind(("127.0.0.1", port))
             self._socket.listen()  # a page may then come before the thread has begun
         except OSError as error:

@@ -8,11 +8,13 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from caffelite import cli
-from caffelite.exercises.answers import forbid_signals
+from caffelite.exercises.sandbox import forbid_signals
+from tests.conftest import posix
 
 RELU = """
 import numpy as np
@@ -31,6 +33,10 @@ def mse(p, y):
     error = p - y
     return (error**2).mean(), 2 * error / error.size
 """
+
+
+def on_posix(*parameters):
+    return pytest.param(*parameters, marks=posix)
 
 
 def cell(source, kind="code"):
@@ -89,19 +95,19 @@ def test_folders_of_students_are_read_and_hidden_ones_are_not(grades, tmp_path):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "exercises.py").write_text(RELU)
     (tmp_path / "anna" / "notes.txt").write_text("not a program")
-    assert grades() == {"anna/exercises.py": ("1", "relu", "")}
+    assert grades() == {str(Path("anna", "exercises.py")): ("1", "relu", "")}
 
 
 @pytest.mark.parametrize(
     ("ending", "problem"),
     [
         ("import os\n    os._exit(0)", "mse ended Python"),
-        ("import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)", "mse ended Python"),
+        on_posix("import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)", "mse ended Python"),
         ("while True:\n        pass", "mse took more than 4 seconds"),
         ("while True:\n        try: 1 / 0\n        except BaseException: pass", "mse took more than 4 seconds"),
-        ("import os\n    os.closerange(3, 100)", "mse ended Python"),
-        ("import os, sys\n    os.write(int(sys.argv[2]), b'right\\n')", WROTE),
-        ("import os, sys\n    os.write(int(sys.argv[2]), b'x' * 10**6)", WROTE),
+        on_posix("import os\n    os.closerange(3, 100)", "mse ended Python"),
+        on_posix("import os, sys\n    os.write(int(sys.argv[2]), b'right\\n')", WROTE),
+        on_posix("import os, sys\n    os.write(int(sys.argv[2]), b'x' * 10**6)", WROTE),
         ("raise ValueError('\\ud83d')", ""),
         ("import sys\n    sys.exit()", ""),
         ("raise KeyboardInterrupt", "mse ended Python"),
@@ -144,11 +150,11 @@ def test_the_problem_of_a_file_is_reported_and_what_came_before_it_counts(progra
     "program",
     [
         "import os\nfor f in os.listdir('.'): os.remove(f)\n",
-        "import os, shutil\nshutil.rmtree(os.getcwd())\n",
-        "import os, sys\nif os.path.exists(sys.argv[2]): os.remove(sys.argv[2])\nos.mkfifo(sys.argv[2])\n",
+        on_posix("import os, shutil\nshutil.rmtree(os.getcwd())\n"),
+        on_posix("import os, sys\nif os.path.exists(sys.argv[2]): os.remove(sys.argv[2])\nos.mkfifo(sys.argv[2])\n"),
         "import os, sys\nif os.path.exists(sys.argv[2]): os.remove(sys.argv[2])\nos.mkdir(sys.argv[2])\n",
-        "import os\nfor _ in range(3000): os.mkdir('a'); os.chdir('a')\n",
-        "import os\nos.fork()\n",
+        on_posix("import os\nfor _ in range(3000): os.mkdir('a'); os.chdir('a')\n"),
+        on_posix("import os\nos.fork()\n"),
     ],
 )
 def test_files_and_processes_that_an_answer_makes_or_removes_change_no_result(program, grades):
@@ -163,6 +169,7 @@ def test_a_file_that_writes_on_and_on_ends(write, grades):
     assert rows == {"anna.py": ("0", "", "the file took more than 4 seconds"), "ben.py": ("1", "relu", "")}
 
 
+@posix
 def test_an_answer_that_knows_where_the_results_go_cannot_write_one(grades):
     program = "import os, sys\nos.write(int(sys.argv[2]), b'x problem \\nx relu right\\n')\n"
     assert grades(anna_py=program, ben_py=RELU) == {
@@ -171,6 +178,7 @@ def test_an_answer_that_knows_where_the_results_go_cannot_write_one(grades):
     }
 
 
+@posix
 def test_an_answer_cannot_send_a_signal_to_the_process_that_grades(grades):
     program = """
 import os, signal
@@ -191,8 +199,10 @@ def relu(x):
         forbid_signals("os.kill", (-1, signal.SIGKILL))
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_signal_that_ends_it_ends_the_process_of_the_answer(number, tmp_path):
+@posix
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
+def test_a_signal_that_ends_it_ends_the_process_of_the_answer(name, tmp_path):
+    number = getattr(signal, name)
     pid = tmp_path / "pid"
     source = f"import os, time\nopen({str(pid)!r}, 'w').write(f'{{os.getpid()}}.')\ntime.sleep(60)"
     (tmp_path / "anna.py").write_text(source)

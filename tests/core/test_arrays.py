@@ -13,6 +13,7 @@ from caffelite.core.arrays import (
     normalize_axes,
     positions_in,
 )
+from tests.reference import WIDE
 
 
 @pytest.mark.parametrize("dtype", ["f4", "f8"])
@@ -36,7 +37,7 @@ def test_real_numbers_take_the_dtype_that_is_asked_for_in_native_byte_order():
     assert as_real(x, np.float32, "x").tolist() == [1.5, -2.0]
 
 
-@pytest.mark.parametrize("x", [1j, "one", [None], np.ones(2, np.longdouble), np.array([object()])])
+@pytest.mark.parametrize("x", [1j, "one", [None], np.ones(2, WIDE), np.array([object()])])
 def test_an_array_that_is_not_real_raises_with_the_given_name(x):
     with pytest.raises(TypeError, match=r"^layer 3: expected real numbers in float64 or less"):
         as_real(x, None, "layer 3")

@@ -8,7 +8,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import functions
-from tests.reference import LAYOUTS, assert_same_bits
+from tests.reference import LAYOUTS, WIDE, assert_same_bits
 
 
 class Square(cl.Function):
@@ -327,7 +327,7 @@ def test_a_function_that_computes_in_float32_cannot_be_checked():
 
 
 def test_odd_inputs_raise():
-    for x in (X.astype(complex), X.astype(np.longdouble)):
+    for x in (X.astype(complex), X.astype(WIDE)):
         with pytest.raises(TypeError):
             cl.check_gradients(Square(), x)
 

@@ -13,7 +13,7 @@ import pytest
 import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite._kernels.openmp import SPINS
-from tests.conftest import bits, classifier, train, training_step
+from tests.conftest import bits, classifier, posix, train, training_step
 
 pytestmark = pytest.mark.usefixtures("restored_threads")
 
@@ -186,6 +186,7 @@ program, model, batch = capture_step()
 
 
 @with_openmp
+@posix
 @pytest.mark.skipif(not os.path.exists("/proc/self/task"), reason="the system does not list a process's threads")
 def test_a_replay_starts_the_threads_that_it_has_chosen_and_no_more():
     printed, _ = in_a_process(f"""
@@ -275,10 +276,11 @@ def test_openmp_spins_shortly_or_as_the_environment_says_and_the_environment_sta
     printed, errors = in_a_process(
         """
 before = dict(os.environ)
-import caffelite, subprocess
+import caffelite, subprocess, sys
 assert dict(os.environ) == before
 del os.environ["OMP_DISPLAY_ENV"]
-print(subprocess.run(["env"], capture_output=True, text=True).stdout)
+show = "import os; [print(f'{name}={value}') for name, value in os.environ.items()]"
+print(subprocess.run([sys.executable, "-c", show], capture_output=True, text=True).stdout)
 """,
         OMP_DISPLAY_ENV="verbose",
         **environment,

@@ -19,7 +19,7 @@ from caffelite import _kernels as kernels
 from caffelite.core.sparse import SparseRows, as_sparse, is_sparse
 from caffelite.program.recording import Recording
 from tests.conftest import training_step
-from tests.reference import assert_close, assert_same_bits
+from tests.reference import WIDE, assert_close, assert_same_bits
 
 sp = pytest.importorskip("scipy.sparse")
 
@@ -466,7 +466,7 @@ def test_a_matrix_that_another_thread_changes_stops_the_step_and_crashes_nothing
         y.backward()
 
 
-@pytest.mark.parametrize("dtype", [np.complex64, np.longdouble, object])
+@pytest.mark.parametrize("dtype", [np.complex64, WIDE, object])
 def test_values_that_are_not_real_numbers_raise(dtype):
     x = matrix()
     x.data = x.data.astype(dtype)

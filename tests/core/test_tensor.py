@@ -10,7 +10,7 @@ import pytest
 
 import caffelite as cl
 from tests.core.tensors import leaf
-from tests.reference import LAYOUTS, assert_same_bits, odd_array, plain_copy
+from tests.reference import LAYOUTS, WIDE, assert_same_bits, odd_array, plain_copy
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -43,7 +43,18 @@ def test_float32_and_float64_arrays_and_scalars_keep_their_dtype(dtype):
 
 @pytest.mark.parametrize(
     "dtype",
-    ["longdouble", "complex64", "complex128", "object", "S3", "U3", "datetime64[s]", "timedelta64[s]", "V4", "i4,f4"],
+    [
+        np.dtype(WIDE).name,
+        "complex64",
+        "complex128",
+        "object",
+        "S3",
+        "U3",
+        "datetime64[s]",
+        "timedelta64[s]",
+        "V4",
+        "i4,f4",
+    ],
 )
 def test_a_dtype_that_is_not_real_or_beyond_64_bits_is_a_type_error(dtype):
     for data in (odd_array(dtype, (2,)), odd_array(dtype, ()), odd_array(dtype, (2,)).tolist()[0]):
@@ -127,7 +138,7 @@ def test_a_dtype_may_be_asked_for(dtype):
         assert cl.Tensor(data, dtype=dtype).dtype == dtype
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.float16, np.longdouble, np.complex64, bool, object, str])
+@pytest.mark.parametrize("dtype", [np.int64, np.float16, WIDE, np.complex64, bool, object, str])
 def test_no_other_dtype_may_be_asked_for(dtype):
     with pytest.raises(TypeError, match="float32 or float64"):
         cl.Tensor([1.0], dtype=dtype)

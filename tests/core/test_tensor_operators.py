@@ -12,7 +12,7 @@ from hypothesis import given
 import caffelite as cl
 from caffelite import functions
 from tests.core.tensors import leaf
-from tests.reference import assert_close
+from tests.reference import WIDE, assert_close
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -102,7 +102,7 @@ def test_float32_and_float64_tensors_do_not_mix_and_arrays_take_their_dtype(symb
     [
         *(None, "2", b"2", 1j, object(), ["a"], np.complex64(2), np.complex128(2), np.str_("2"), np.bytes_(b"2")),
         *(np.datetime64(1, "s"), np.timedelta64(1, "s"), np.void(b"2")),
-        *(np.ones(2, complex), np.ones(2, object), np.ones(2, "U1"), np.ones(2, np.longdouble), np.ones(2, "m8[s]")),
+        *(np.ones(2, complex), np.ones(2, object), np.ones(2, "U1"), np.ones(2, WIDE), np.ones(2, "m8[s]")),
     ],
     ids=lambda other: f"{getattr(other, 'dtype', type(other).__name__)}",
 )

@@ -10,7 +10,7 @@ def test_rounding_and_denormals_are_left_as_they_were_on_every_thread():
         import ctypes, ctypes.util, platform, sys, threading
         import numpy as np
 
-        libm = ctypes.CDLL(ctypes.util.find_library("m"))
+        libm = ctypes.CDLL(ctypes.util.find_library("m") or "ucrtbase")
         MXCSR = platform.machine() == "x86_64" and sys.platform.startswith("linux")
 
         def state():

@@ -7,6 +7,7 @@ import pytest
 
 import caffelite as cl
 from tests.conftest import bits, classifier, train
+from tests.reference import WIDE
 from tests.training.numpy_parts import DTYPES, Scale, Through, X, Y, by_hand
 
 
@@ -38,7 +39,7 @@ def test_only_functions_can_be_added(function):
         cl.Model().add(function)
 
 
-@pytest.mark.parametrize("dtype", [np.float16, np.int64, np.longdouble, complex, object])
+@pytest.mark.parametrize("dtype", [np.float16, np.int64, WIDE, complex, object])
 def test_a_model_computes_in_float32_or_float64_only(dtype):
     with pytest.raises(TypeError, match="float32 or float64"):
         cl.Model(dtype=dtype)

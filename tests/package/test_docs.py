@@ -20,7 +20,7 @@ import caffelite.c
 from tests.conftest import run, unpack_source_distribution
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(path for path in DOCS.glob("*.md") if "{code-cell}" in path.read_text())
+PAGES = sorted(path for path in DOCS.glob("*.md") if "{code-cell}" in path.read_text(encoding="utf-8"))
 NEEDED = {
     "clusters": "sklearn",
     "guide": "sklearn",
@@ -33,13 +33,15 @@ NEEDED = {
 
 def cells(page):
     """Yield the programs of a page: their first lines, their text, and whether they are to raise."""
-    text = page.read_text()
+    text = page.read_text(encoding="utf-8")
     for match in re.finditer(r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         yield text.count("\n", 0, match.start(2)), match[2], "raises-exception" in match[1]
 
 
 def blocks(page, language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(), re.DOTALL | re.MULTILINE)
+    return re.findall(
+        rf"^```{language}\n(.*?)^```$", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +61,7 @@ def closed_figures():
 def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
     if page.stem in NEEDED:
         pytest.importorskip(NEEDED[page.stem])
-    if "machine_code(" in page.read_text() and shutil.which("objdump") is None:
+    if "machine_code(" in page.read_text(encoding="utf-8") and shutil.which("objdump") is None:
         pytest.skip("there is no disassembler")
     monkeypatch.chdir(tmp_path)  # the folder of their files
     monkeypatch.setenv("MPLBACKEND", "agg")
@@ -81,7 +83,9 @@ def test_the_notebook_of_a_page_has_its_programs_and_its_text_without_markup(pag
     monkeypatch.syspath_prepend(DOCS / "_extensions")
     made = importlib.import_module("notebooks").notebook(page)
     code = [cell["source"] for cell in made["cells"] if cell["cell_type"] == "code"]
-    hidden = re.findall(r":tags: \[remove-cell\]\n(.*?)^```$", page.read_text(), re.DOTALL | re.MULTILINE)
+    hidden = re.findall(
+        r":tags: \[remove-cell\]\n(.*?)^```$", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
     removed = [source.strip("\n") for source in hidden]
     shown = [source.strip("\n") for _, source, _ in cells(page)]
     assert code == [source for source in shown if source not in removed]
@@ -94,7 +98,7 @@ def columns(page):
     """Return the programs that stand side by side, by whose they are."""
     programs = {}
     block = r"^```\{code-block\} python\n:caption: (.*?)\n(.*?)^```$"
-    for whose, source in re.findall(block, page.read_text(), re.M | re.S):
+    for whose, source in re.findall(block, page.read_text(encoding="utf-8"), re.M | re.S):
         programs[whose] = programs.get(whose, "") + source
     return programs
 
@@ -137,7 +141,9 @@ def test_the_names_in_the_text_are_caffelites():
     for needed in ("scipy", "sklearn", "onnx", "mpi4py"):  # by those that are imported when they are looked up
         pytest.importorskip(needed)
     pages = [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md"), DOCS.parent / "README.md"]
-    names = {name for page in pages for name in re.findall(r"\bcl\.([a-zA-Z_][\w.]*\w)", page.read_text())}
+    names = {
+        name for page in pages for name in re.findall(r"\bcl\.([a-zA-Z_][\w.]*\w)", page.read_text(encoding="utf-8"))
+    }
     names -= {"Softsign", "softsign"}  # which `write-a-kernel.md` adds
     assert len(names) >= 60
     for name in names:
@@ -148,7 +154,9 @@ def test_the_names_in_the_text_are_caffelites():
 def test_the_reference_has_the_signatures_that_the_code_has(page, monkeypatch):
     monkeypatch.syspath_prepend(DOCS / "_extensions")
     signatures = importlib.import_module("signatures")
-    assert signatures.write_signatures(page.read_text()) == page.read_text(), "run docs/_extensions/signatures.py"
+    assert signatures.write_signatures(page.read_text(encoding="utf-8")) == page.read_text(encoding="utf-8"), (
+        "run docs/_extensions/signatures.py"
+    )
 
 
 def test_the_reference_leaves_out_names_of_other_frameworks(monkeypatch):
@@ -164,7 +172,7 @@ def test_the_reference_leaves_out_names_of_other_frameworks(monkeypatch):
 
 @pytest.mark.sources
 def test_the_files_in_the_picture_of_a_step_are_there():
-    named = re.findall(r'class="code file"[^>]*>([^<]+)<', (DOCS / "_static" / "step.svg").read_text())
+    named = re.findall(r'class="code file"[^>]*>([^<]+)<', (DOCS / "_static" / "step.svg").read_text(encoding="utf-8"))
     assert len(named) > 15
     package = Path(cl.__file__).parent
     for name in named:
@@ -173,7 +181,7 @@ def test_the_files_in_the_picture_of_a_step_are_there():
 
 def test_links_lead_to_pages_and_their_headings():
     for page in [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")]:
-        for link, heading in re.findall(r"\]\(([^)#:\s]*\.\w+)(#[\w-]+)?\)", page.read_text()):
+        for link, heading in re.findall(r"\]\(([^)#:\s]*\.\w+)(#[\w-]+)?\)", page.read_text(encoding="utf-8")):
             target = page.parent / link
             if link.startswith("../caffelite/"):  # which may be installed elsewhere
                 target = Path(cl.__file__).parents[1] / link.removeprefix("../")
@@ -184,15 +192,15 @@ def test_links_lead_to_pages_and_their_headings():
 
 
 def headings(page):
-    return re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
+    return re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 
 
 def test_the_net_in_c_takes_the_memory_that_is_reported_and_is_called_as_shown(tmp_path):
     net = cl.Model([cl.Conv2d(1, 16, 3, padding="same"), cl.BatchNorm(16), cl.ReLU(), cl.MaxPool2d(2)], seed=0)
     net.add(cl.Flatten()).add(cl.Linear(16 * 4 * 4, 10))
     caffelite.c.export(net, tmp_path / "digits.c", input_shape=(1, 8, 8))
-    written = (tmp_path / "digits.c").read_text()
-    page = (DOCS / "export-c.md").read_text().replace("\n", " ")
+    written = (tmp_path / "digits.c").read_text(encoding="utf-8")
+    page = (DOCS / "export-c.md").read_text(encoding="utf-8").replace("\n", " ")
     weights, memory = re.search(r"here ([\d.]+ kB) of constants and ([\d.]+ kB) between", page).groups()
     assert re.search(rf"weights +{weights}, constant\n.*memory +{memory}\n", written)
 

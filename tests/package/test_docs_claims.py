@@ -8,8 +8,8 @@ import pytest
 import caffelite as cl
 
 ROOT = Path(__file__).parents[2]
-PROMISES = (ROOT / "docs" / "promises.md").read_text()
-HOW_IT_IS_FAST = (ROOT / "docs" / "how-it-is-fast.md").read_text()
+PROMISES = (ROOT / "docs" / "promises.md").read_text(encoding="utf-8")
+HOW_IT_IS_FAST = (ROOT / "docs" / "how-it-is-fast.md").read_text(encoding="utf-8")
 
 
 def test_every_promise_has_tests_that_exist():
@@ -19,7 +19,10 @@ def test_every_promise_has_tests_that_exist():
         tests = re.findall(r"`(\w+/test_\w+\.py)::(test_\w+)`", promise)
         assert tests, promise
         for file, name in tests:
-            assert re.search(rf"^def {name}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE), (file, name)
+            assert re.search(rf"^def {name}\(", (ROOT / "tests" / file).read_text(encoding="utf-8"), re.MULTILINE), (
+                file,
+                name,
+            )
 
 
 def test_benchmarks_that_are_named_exist():
@@ -59,7 +62,7 @@ def test_files_and_folders_that_pages_and_sources_name_exist():
 
 
 def test_names_that_extensions_of_the_site_import_from_each_other_exist():
-    sources = {path.stem: path.read_text() for path in (ROOT / "docs" / "_extensions").glob("*.py")}
+    sources = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "_extensions").glob("*.py")}
     imports = re.findall(r"^from (\w+) import (.+)$", "\n".join(sources.values()), re.MULTILINE)
     names = [(module, name) for module, listed in imports if module in sources for name in listed.split(", ")]
     assert names
@@ -68,5 +71,5 @@ def test_names_that_extensions_of_the_site_import_from_each_other_exist():
 
 
 def test_every_metric_is_on_its_page():
-    page = (ROOT / "docs" / "reference" / "metrics.md").read_text()
+    page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     assert [name for name in cl.metrics.__all__ if not re.search(rf"`(cl\.metrics\.)?{name}\b", page)] == []

@@ -145,7 +145,7 @@ def test_a_log_counts_epochs_from_1_and_a_checkpoint_has_the_name_that_it_was_gi
     name = "w-{epoch:02d}.safetensors"
     callbacks = [cl.callbacks.CSVLog(tmp_path / "log.csv"), cl.callbacks.Checkpoint(tmp_path / name)]
     train(model, x, np.zeros(4, int), epochs=2, callbacks=callbacks)
-    assert [line[0] for line in (tmp_path / "log.csv").read_text().splitlines()[1:]] == ["1", "2"]
+    assert [line[0] for line in (tmp_path / "log.csv").read_text(encoding="utf-8").splitlines()[1:]] == ["1", "2"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log.csv", name]
 
 

@@ -5,6 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+pytest.importorskip("resource", reason="the program forks")
+
 from tests.tools import fuzz
 
 # Faults, and what the program prints.

@@ -108,6 +108,19 @@ def test_a_native_build_has_the_best_loops_of_this_processor_and_those_present(b
         assert left.count("") == len(build.COMPILED_ONCE)
 
 
+@pytest.mark.parametrize("compiler", ["msvc", "mingw32", None])
+def test_a_build_without_gcc_on_windows_says_what_to_install(compiler, build, monkeypatch):
+    from setuptools import Distribution
+
+    monkeypatch.setattr(build, "WINDOWS", True)
+    command = build.BuildKernels(Distribution({"ext_modules": build.extensions()}))
+    command.compiler = compiler
+    command.finalize_options()
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(build.PlatformError, match=r"Microsoft's compiler does not .* --compiler=mingw32"):
+        command.run()
+
+
 def test_a_build_says_what_is_done_and_what_takes_long(build, monkeypatch, capsys):
     monkeypatch.setattr(build, "REPORT_INTERVAL", 0.05)
     go_on = threading.Event()
@@ -157,7 +170,7 @@ def test_a_classroom_has_notebooks_without_solutions_and_the_solutions_apart(bui
         for path in (tmp_path / folder).iterdir():
             cells = nbformat.read(path, 4).cells
             assert not any("```{" in cell.source or "{func}" in cell.source for cell in cells), path
-            page = (ROOT / "docs" / f"{path.stem}.md").read_text()
+            page = (ROOT / "docs" / f"{path.stem}.md").read_text(encoding="utf-8")
             solutions = page.count("Show a solution")
             answers = [cell for cell in cells if cell.source.startswith("# your answer")]
             assert len(answers) == (solutions if folder == "notebooks" else 0), path
@@ -195,7 +208,7 @@ def test_the_classroom_keeps_wheels_for_other_pythons_and_lists_them(build, tmp_
     classroom.make_rest(tmp_path)
     assert (tmp_path / "LICENSE").exists()
     assert (tmp_path / "programs" / "textbook.py").exists()
-    listed = (tmp_path / "README.md").read_text()
+    listed = (tmp_path / "README.md").read_text(encoding="utf-8")
     assert "- Python 3.12, Linux with glibc 2.28 or newer on x86_64\n" in listed
     assert "- Python 3.11, Linux with glibc 2.28 or newer on aarch64\n" in listed
     assert "'caffelite[plot,web]' pandas scikit-learn jupyterlab\n" in listed
@@ -218,14 +231,16 @@ def test_make_says_that_another_python_needs_another_environment(tmp_path):
 
 
 def test_make_installs_what_pyproject_says_that_the_build_needs():
-    (listed,) = re.findall(r"^requires = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    makefile = (ROOT / "Makefile").read_text()
+    (listed,) = re.findall(
+        r"^requires = \[(.*)\]$", (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     (installed,) = re.findall(r"^\t\$\(PIP\) ('setuptools.*')$", makefile, re.MULTILINE)
     assert sorted(re.findall(r'"(.*?)"', listed)) == sorted(re.findall(r"'(.*?)'", installed))
 
 
 def test_messages_name_the_packages_of_the_extras():
-    offered = (ROOT / "pyproject.toml").read_text().partition("[project.optional-dependencies]")[2]
+    offered = (ROOT / "pyproject.toml").read_text(encoding="utf-8").partition("[project.optional-dependencies]")[2]
     for extra, packages in EXTRAS.items():
         (listed,) = re.findall(rf"^{extra} = \[(.*)\]$", offered, re.MULTILINE)
         assert re.findall(r'"([\w-]+)', listed) == packages.split()
@@ -259,11 +274,11 @@ def test_messages_name_the_full_path_of_python_without_a_current_folder(monkeypa
 
 
 def test_the_version_is_the_same_wherever_it_stands():
-    (version,) = re.findall('^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text()
-    assert (
-        f" {version}," in (ROOT / "CHANGELOG.md").read_text() or f"[{version}]" in (ROOT / "CHANGELOG.md").read_text()
-    )
+    (version,) = re.findall('^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(encoding="utf-8"), re.MULTILINE)
+    assert f"\nversion: {version}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert f" {version}," in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8") or f"[{version}]" in (
+        ROOT / "CHANGELOG.md"
+    ).read_text(encoding="utf-8")
 
 
 # Changes of the names in a wheel, and the errors.

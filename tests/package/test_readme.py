@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def blocks(language):
@@ -26,7 +26,7 @@ def test_the_programs_run_and_print_what_their_comments_say(capsys, tmp_path, mo
 
 
 def test_the_commands_are_targets_of_the_makefile():
-    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    targets = re.findall(r"^(\w+):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE)
     commands = re.findall(r"^\$ make (\w+)", README, re.MULTILINE)
     assert commands[:2] == ["spiral", "test"]
     assert set(commands) <= set(targets)
@@ -42,7 +42,8 @@ def test_files_and_links_in_the_readme_exist():
 
 def test_the_chart_has_the_same_numbers_in_light_and_dark_and_says_what_made_them():
     light, dark = [
-        re.sub("#[0-9a-f]{6}", "", (ROOT / "examples" / f"speed{end}.svg").read_text()) for end in ("", "-dark")
+        re.sub("#[0-9a-f]{6}", "", (ROOT / "examples" / f"speed{end}.svg").read_text(encoding="utf-8"))
+        for end in ("", "-dark")
     ]
     assert light == dark
     assert "PyTorch" in light

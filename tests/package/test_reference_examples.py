@@ -15,7 +15,9 @@ FILES = sorted((Path(__file__).parents[2] / "docs" / "reference" / "examples").g
 EXAMPLES = {
     name: text
     for path in FILES
-    for name, text in re.findall(r"^# (caffelite\S+)\n(.*?)(?=^# caffelite|\Z)", path.read_text(), re.DOTALL | re.M)
+    for name, text in re.findall(
+        r"^# (caffelite\S+)\n(.*?)(?=^# caffelite|\Z)", path.read_text(encoding="utf-8"), re.DOTALL | re.M
+    )
 }
 NEEDED = {
     "caffelite.minimize": "scipy",

@@ -13,7 +13,7 @@ import pytest
 import caffelite as cl
 from caffelite import _kernels as kernels
 from tests import reference
-from tests.conftest import bits, classifier, train
+from tests.conftest import bits, classifier, posix, train
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 
@@ -287,6 +287,7 @@ def test_the_gradient_of_the_bias_is_the_sum_over_all_rows_for_any_number_of_thr
 
 
 @pytest.mark.skipif(not kernels.OPENMP, reason="compiled without OpenMP")
+@posix
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="the system does not list a process's threads")
 @pytest.mark.parametrize(
     ("forward", "rows", "columns"),

@@ -2,11 +2,15 @@
 
 import types
 import warnings
+from collections import OrderedDict
+from contextvars import ContextVar
 
 import numpy as np
 import pytest
 
 import caffelite as cl
+from caffelite import _kernels as kernels
+from caffelite.program.guards.code import user_bases
 from tests.program.user_code import FORMS, LABELS, Net, X
 
 # ---- what is changed later ----
@@ -206,3 +210,12 @@ def test_capture_names_the_line_of_an_array_of_new_random_numbers_in_each_step()
     program(X)  # a first step may prepare something
     with pytest.raises(TypeError, match=rf"values of an array that NumPy made.*test_guards.py:{line}"):
         program(X)
+
+
+def test_classes_of_the_interpreter_can_be_watched():
+    """Since Python 3.12, these have their dict elsewhere than other classes."""
+    guard = kernels.GuardTable()
+    for kind in (ContextVar, OrderedDict, int, type(None)):
+        guard.add_class_item(kind, "get")
+    assert kernels.are_unchanged([guard])
+    assert not user_bases(ContextVar)

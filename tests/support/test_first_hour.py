@@ -174,7 +174,7 @@ OTHERS = """False True print iter next len range super default_rng random intege
 
 @pytest.mark.parametrize("page", ["keras", "pytorch", "scikit-learn"])
 def test_a_name_on_a_page_for_users_of_other_frameworks_is_caffelites_or_has_a_hint(page):
-    text = (DOCS / f"coming-from-{page}.md").read_text()
+    text = (DOCS / f"coming-from-{page}.md").read_text(encoding="utf-8")
     cells = [line.split(" | ")[0] for line in text.splitlines() if line.startswith("| ")]
     programs = re.findall(r"^```\{code-block\} python\n:caption: (.*?)\n(.*?)^```$", text, re.M | re.S)
     code = re.findall(r"`([^`]+)`", "\n".join(cells)) + [source for whose, source in programs if whose != "caffelite"]

@@ -9,6 +9,7 @@ import pytest
 
 from caffelite.tables import reading
 from caffelite.tables.reading import read
+from tests.conftest import posix
 
 
 def write(path, text, encoding="utf-8"):
@@ -83,6 +84,7 @@ def test_a_gzip_file_is_unpacked_no_further_than_its_size_explains(path, monkeyp
         assert 0 < len(unpacked) < 100  # of 8 kB each
 
 
+@posix
 def test_a_pipe_is_read_whole(path):
     os.mkfifo(path)
     text = "a,b\n" + "1,2\n" * 5000 + "x,3\n"  # more than a buffer, and read twice

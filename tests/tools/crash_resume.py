@@ -21,6 +21,7 @@ import numpy as np
 
 NETS = ("dense", "dropout", "convolution", "heads")
 WRITTEN = "written\n"
+KILLED = 1 if os.name == "nt" else -signal.SIGKILL  # the exit status
 
 
 def train(net, checkpoint, threads, written=lambda: None):
@@ -124,7 +125,7 @@ class KilledTraining:
                 except subprocess.TimeoutExpired:
                     process.kill()
                     output, _ = process.communicate()
-        assert process.returncode in (0, -signal.SIGKILL), f"{self.net} failed by itself"
+        assert process.returncode in (0, KILLED), f"{self.net} failed by itself"
         if output:
             assert output.strip() == self.reference, f"{self.net} ended with other bits after {self.kills} kills"
             self.ends += 1

@@ -15,6 +15,7 @@ MADE = ".so", ".c", ".html", ".pyc"  # by compilers; pages in a folder `static` 
 LOOPS = "/_kernels/loops/"  # files that become one module for each instruction set
 SOURCES = ".pyx", ".pxd", ".pxi", ".h"
 LEVELS = {"x86_64": ["x86_64_v2", "x86_64_v3", "x86_64_v4"]}  # of instructions, by processor; others have one
+LEVELS["amd64"] = LEVELS["x86_64"]  # its name on Windows
 
 # Bytes, 2 to 4 % more than the files of 0.2.0 have. Half of a wheel is loops for three instruction sets, a tenth each
 # the bindings and pages, a twentieth OpenMP's library. A quarter of a source distribution is pictures and the film.
@@ -40,7 +41,7 @@ def faults_of_wheel(path):
     print(f"{path.name}: {path.stat().st_size / 1e6:.2f} MB, {installed / 1e6:.2f} MB installed, {len(names)} files")
     platform = path.stem.rpartition("-")[2]
     processor = next((name for name in LEVELS if platform.endswith(name)), None)
-    modules = [name for name in names if name.startswith("caffelite/") and name.endswith(".so")]
+    modules = [name for name in names if name.startswith("caffelite/") and name.endswith((".so", ".pyd"))]
     expected = [name[: -len(".pyx")] for name in files("caffelite") if name.endswith(".pyx") and LOOPS not in name]
     expected += [f"caffelite/_kernels/loops_{level}" for level in LEVELS.get(processor, ["generic"])]
     plain = [name for name in files("caffelite") if not name.endswith(SOURCES)]

@@ -770,7 +770,7 @@ def copies(rng):
         assert_same_bits(other.forward(x.astype(model.dtype)), scores)
 
 
-SHARED_MEMORY = "/dev/shm" if os.path.isdir("/dev/shm") else None
+SHARED_MEMORY = "/dev/shm" if os.name == "posix" and os.path.isdir("/dev/shm") else None
 
 
 @kind(2)

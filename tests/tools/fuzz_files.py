@@ -12,7 +12,6 @@ import argparse
 import copy
 import json
 import os
-import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -31,6 +30,7 @@ SCALARS = [
     *[[], {}, [[]], [1, 2], [0], [10**9, 10**9], {"#": 0}, {"#": 1}, {"#": -1}, {"#": True}, {"#": 10**9}, {"#": "0"}],
     *[[1] * 2000, [{"#": 0}] * 3000, {"a": {"b": {}}}],
 ]
+SHARED_MEMORY = "/dev/shm" if os.name == "posix" and os.path.isdir("/dev/shm") else None
 NAMES = [
     *structure.NAMES,
     "Swish",
@@ -207,19 +207,22 @@ class Watch:
 
 
 class limited_memory:
-    """Inside, the process may have so many bytes more than it has."""
+    """Inside, the process may have so many bytes more than it has. On Linux alone."""
 
     def __init__(self, more):
         self.more = more
 
     def __enter__(self):
+        import resource
+
+        self.resource = resource
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         self.before = resource.getrlimit(resource.RLIMIT_AS)
         limit = pages * os.sysconf("SC_PAGESIZE") + self.more
         resource.setrlimit(resource.RLIMIT_AS, (limit, self.before[1]))
 
     def __exit__(self, *error):
-        resource.setrlimit(resource.RLIMIT_AS, self.before)
+        self.resource.setrlimit(self.resource.RLIMIT_AS, self.before)
 
 
 def main():
@@ -230,7 +233,7 @@ def main():
     cl.set_num_threads(1)
     rng = np.random.default_rng(options.seed)
     bad, loaded = 0, 0
-    with tempfile.TemporaryDirectory(dir="/dev/shm" if os.path.isdir("/dev/shm") else None) as folder:
+    with tempfile.TemporaryDirectory(dir=SHARED_MEMORY) as folder:
         contents = good_files(folder)
         path = os.path.join(folder, "mutated.safetensors")
         watch = Watch()

@@ -5,7 +5,7 @@ import pytest
 
 import caffelite as cl
 from tests.conftest import bits, classifier, train
-from tests.reference import LAYOUTS, plain_copy
+from tests.reference import LAYOUTS, WIDE, plain_copy
 from tests.training.numpy_parts import DTYPES, SquaredError, X, Y
 
 BAD_LABELS = {
@@ -92,7 +92,7 @@ def test_labels_that_change_after_forward_do_not_reach_backward():
         (X.astype(complex), TypeError),
         (X.astype(str), TypeError),
         (X.astype(object), TypeError),
-        (X.astype(np.longdouble), TypeError),
+        (X.astype(WIDE), TypeError),
         (X.astype("M8[s]"), TypeError),
         (np.zeros(60, "f4,f4"), TypeError),
         ([None] * 60, TypeError),
@@ -122,7 +122,7 @@ def test_bad_rows_raise_before_anything_is_written(x, error):
         (X[:0], ValueError),
         ([], ValueError),
         (X.astype(complex), TypeError),
-        (X.astype(np.longdouble), TypeError),
+        (X.astype(WIDE), TypeError),
         (X.astype(str), TypeError),
         (X.astype(object), TypeError),
         (None, TypeError),

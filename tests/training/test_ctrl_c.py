@@ -2,7 +2,6 @@
 
 import contextlib
 import itertools
-import os
 import random
 import signal
 import threading
@@ -107,7 +106,7 @@ def test_ctrl_c_during_validation_leaves_lists_of_one_length():
 @pytest.mark.parametrize("seed", range(8))
 def test_ctrl_c_at_a_random_time_leaves_a_whole_number_of_steps(seed):
     delay = random.Random(seed).uniform(0, 0.03)
-    timer = threading.Timer(delay, os.kill, (os.getpid(), signal.SIGINT))
+    timer = threading.Timer(delay, interrupt)
     model = classifier(2, 64, 3)
     with contextlib.closing(model_states(classifier(2, 64, 3))) as states:
         history = interrupt_fit(

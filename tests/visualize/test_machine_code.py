@@ -11,6 +11,7 @@ import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.visualize.machine_code import _parse_instruction, _parse_listing, _read_jump_table
 from caffelite.visualize.x86_glossary import meaning
+from tests.conftest import posix
 
 ON_X86 = platform.machine() in ("x86_64", "AMD64")
 needs_objdump = pytest.mark.skipif(shutil.which("objdump") is None, reason="there is no disassembler")
@@ -195,6 +196,7 @@ def test_without_a_disassembler_the_error_says_how_to_get_one(monkeypatch):
         cl.machine_code("sgd")
 
 
+@posix
 def test_complaints_of_objdump_are_passed_on(monkeypatch, tmp_path):
     false = tmp_path / "objdump"
     false.write_text("#!/bin/sh\necho no such format >&2\nexit 1\n")

@@ -24,7 +24,7 @@ from caffelite._support.extras import install_command
 from caffelite.web import controls, snapshots, updates
 from caffelite.web.curves import MAX_POINTS, Curve
 from caffelite.web.live import Live
-from tests.conftest import bits
+from tests.conftest import bits, posix
 from tests.tools.page_client import SECONDS, Page
 from tests.web.live_training import Looking, X, Y, fit
 
@@ -543,6 +543,7 @@ def test_a_training_that_is_attacked_has_the_bits_of_one_that_is_not():
 # ---- Ctrl-C ---------------------------------------------------------------------------------------------------------
 
 
+@posix
 @pytest.mark.parametrize("is_paused", [False, True])
 def test_ctrl_c_ends_all_and_the_page_reports_it(is_paused, program):
     page = Page(program.address)

@@ -1,7 +1,6 @@
 """The runs in a folder, and the command that shows them."""
 
 import os
-import resource
 import signal
 import sys
 import time
@@ -23,6 +22,7 @@ from caffelite.web import updates
 from caffelite.web.messages import decode
 from caffelite.web.runs import Runs
 from caffelite.web.server import encode_message
+from tests.conftest import posix
 from tests.tools.page_client import SECONDS, Page
 from tests.web.live_training import Looking, command, fit
 
@@ -88,6 +88,7 @@ def test_a_folder_that_cannot_be_written_ends_fit_before_its_first_step(tmp_path
 
 
 def test_a_run_that_a_full_disk_does_not_keep_is_a_warning(tmp_path):
+    resource = pytest.importorskip("resource")
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
 
     def fill_disk(epoch, history):
@@ -135,6 +136,7 @@ def test_a_run_that_was_broken_off_is_reported_to_be(tmp_path):
     assert len({runs.new_name() for _ in range(5)}) == 5
 
 
+@posix
 def test_the_command_shows_the_runs_of_a_folder_until_ctrl_c(folder):
     with command(folder) as program:
         page = Page(program.address)
@@ -177,8 +179,8 @@ def test_the_command_keeps_others_out(folder):
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("none", "{}: No such file or directory"),
-        ("file", "{}: Not a directory"),
+        pytest.param("none", "{}: No such file or directory", marks=posix),
+        pytest.param("file", "{}: Not a directory", marks=posix),
         ("empty", "{} has no runs: cl.live(folder=…) writes a file NAME.run for each"),
     ],
 )

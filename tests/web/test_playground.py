@@ -32,6 +32,7 @@ from caffelite.web.playground.requests import FULL_SPEED
 from caffelite.web.playground.table import UploadedTable
 from caffelite.web.playground.view import GRID, SMALL
 from caffelite.web.playground.weight_trace import explain_weight
+from tests.conftest import posix
 from tests.tools.page_client import SECONDS
 from tests.tools.page_client import Page as LivePage
 
@@ -607,6 +608,7 @@ def test_it_pauses_when_nobody_looks(program):
     page.close()
 
 
+@posix
 def test_ctrl_c_ends_it(program):
     page = Page(program.address)
     page.ask("play")

@@ -24,6 +24,7 @@ from websockets.sync.client import connect
 from caffelite.web import connection
 from caffelite.web import server as web
 from caffelite.web.messages import encode
+from tests.conftest import posix
 
 
 class Echo:
@@ -369,6 +370,7 @@ page.stop()
 """
 
 
+@posix
 def test_connections_leave_files_for_the_training_and_print_nothing(tmp_path):
     command = [sys.executable, "-c", TRAINING, tmp_path / "m.safetensors"]
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)

@@ -7,9 +7,15 @@
 cdef cnp.dtype int64 = np.dtype(np.int64), float64 = np.dtype(np.float64)
 
 
+cdef inline int type_number(cnp.ndarray a) noexcept:
+    """Return NumPy's number of a dtype. A longdouble of 64 bits, as on Windows and on Macs with ARM, is a float64."""
+    cdef int number = cnp.PyArray_TYPE(a)
+    return cnp.NPY_FLOAT64 if number == cnp.NPY_LONGDOUBLE and cnp.PyArray_ITEMSIZE(a) == 8 else number
+
+
 cdef inline int real_type(str name, cnp.ndarray a) except -1:
     """Return which of a kernel's loops to run: 0 for float32, 1 for float64."""
-    cdef int type_num = cnp.PyArray_TYPE(a)
+    cdef int type_num = type_number(a)
     if type_num == cnp.NPY_FLOAT32:
         return 0
     if type_num == cnp.NPY_FLOAT64:
@@ -18,7 +24,7 @@ cdef inline int real_type(str name, cnp.ndarray a) except -1:
 
 
 cdef inline int same_type(str name, cnp.ndarray a, cnp.ndarray b) except -1:
-    if cnp.PyArray_TYPE(a) != cnp.PyArray_TYPE(b):
+    if type_number(a) != type_number(b):
         raise TypeError(f"{name} got {a.dtype} and {b.dtype}; both must be float32 or both float64")
     return 0
 
@@ -297,7 +303,7 @@ cdef tuple get_dims(cnp.ndarray a):
 
 cdef int require_vector(str name, cnp.ndarray a, int type_num, Py_ssize_t size) except -1:
     """TypeError unless a is of this type, ValueError unless it is a contiguous vector of this size."""
-    if cnp.PyArray_TYPE(a) != type_num and not (type_num == cnp.NPY_INT64 and is_int64(a)):
+    if type_number(a) != type_num and not (type_num == cnp.NPY_INT64 and is_int64(a)):
         raise TypeError(f"{name} expected {cnp.PyArray_DescrFromType(type_num)}, got {a.dtype}")
     if (cnp.PyArray_NDIM(a) != 1 or cnp.PyArray_SIZE(a) != size or not cnp.PyArray_IS_C_CONTIGUOUS(a)
             or not cnp.PyArray_ISBEHAVED_RO(a)):

@@ -53,7 +53,7 @@ def attention_grad(cnp.ndarray dy not None, cnp.ndarray q not None, cnp.ndarray 
     begin_attention(&call, ATTENTION_GRAD_KERNEL, q, k, v, heads, causal, mask, p, first)
     require_gradient("attention_grad", dy, q)
     require_gradient("attention_grad", y, q)
-    if (cnp.PyArray_TYPE(norms) != cnp.PyArray_TYPE(q) or not cnp.PyArray_IS_C_CONTIGUOUS(norms)
+    if (type_number(norms) != type_number(q) or not cnp.PyArray_IS_C_CONTIGUOUS(norms)
             or get_dims(norms) != (2, call.size[0], heads, call.size[2]) or not cnp.PyArray_ISBEHAVED_RO(norms)):
         raise ValueError(f"attention_grad takes the norms of attention, got {norms.dtype} of shape {get_dims(norms)}")
     if p > 0:
@@ -118,13 +118,13 @@ cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k
         raise ValueError(f"{name} got queries of shape {get_dims(q)} and fewer keys, of shape {get_dims(k)}; causal, "
                          "the queries are the last positions of the keys")
     if mask is not None:
-        if cnp.PyArray_TYPE(mask) != cnp.NPY_BOOL:
+        if type_number(mask) != cnp.NPY_BOOL:
             raise TypeError(f"{name} expected a mask of bool, got {mask.dtype}")
         require_mask_shape(name, get_dims(mask), cnp.PyArray_DIM(q, 0), cnp.PyArray_DIM(q, 1), cnp.PyArray_DIM(k, 1))
     call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(q, 0), heads, cnp.PyArray_DIM(q, 1)
     call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(k, 1), cnp.PyArray_DIM(q, 2) // heads, causal
     call.size[6] = require_first(name, first)
-    call.scalar[0], call.scalar[1] = 1 / (<double> call.size[4]) ** 0.5, p
+    call.scalar[0], call.scalar[1] = 1 / c_sqrt(call.size[4]), p
     pairs = <double> call.size[0] * heads * call.size[2]      # pairs of a query and a key
     pairs *= call.size[3] - (call.size[2] - 1) / 2.0 if causal else call.size[3]
     call.flops = (4 if kernel is ATTENTION_KERNEL else 10) * pairs * call.size[4]

@@ -42,7 +42,7 @@ def affine(cnp.ndarray x not None, cnp.ndarray maps not None):
     cdef Call call
     cdef cnp.ndarray y
     x = check_images("affine", x)
-    if cnp.PyArray_TYPE(maps) != cnp.NPY_FLOAT64:
+    if type_number(maps) != cnp.NPY_FLOAT64:
         raise TypeError(f"affine takes maps in float64, got {maps.dtype}")
     if get_dims(maps) != (cnp.PyArray_DIM(x, 0), 2, 2):
         raise ValueError(f"affine takes a map (2, 2) for each image of {get_dims(x)}, got shape {get_dims(maps)}")

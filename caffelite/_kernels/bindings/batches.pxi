@@ -89,7 +89,7 @@ def add_weighted_mean(cursor, Py_ssize_t slot, cnp.ndarray value not None, cnp.n
     cdef int real = real_type("add_weighted_mean", weights)
     cursor = require_cursor("add_weighted_mean", cursor)
     value = check_single("add_weighted_mean", value)
-    require_vector("add_weighted_mean", weights, cnp.PyArray_TYPE(weights), cnp.PyArray_SIZE(weights))
+    require_vector("add_weighted_mean", weights, type_number(weights), cnp.PyArray_SIZE(weights))
     begin(&call, ADD_WEIGHTED_MEAN_KERNEL, real)
     bind_all(&call, 0, cursor, value, weights)
     call.size[0], call.size[1] = slot, cnp.PyArray_SIZE(weights)

@@ -82,7 +82,7 @@ cdef cnp.ndarray begin_bins(Call* call, Kernel kernel, int real, cnp.ndarray x, 
     cdef Py_ssize_t k
     if real > 1:
         raise TypeError(f"{kernel.name} makes float32 or float64")
-    if cnp.PyArray_TYPE(x) != cnp.NPY_FLOAT64 or cnp.PyArray_TYPE(edges) != cnp.NPY_FLOAT64 or not is_int64(starts):
+    if type_number(x) != cnp.NPY_FLOAT64 or type_number(edges) != cnp.NPY_FLOAT64 or not is_int64(starts):
         raise TypeError(f"{kernel.name} takes float64, float64 and int64, got {x.dtype}, {edges.dtype}, {starts.dtype}")
     x = as_contiguous(x)
     k = cnp.PyArray_DIM(x, 1) if cnp.PyArray_NDIM(x) == 2 else -1
@@ -105,7 +105,7 @@ cdef cnp.ndarray begin_table(Call* call, Kernel kernel, int real, cnp.ndarray x,
     if real > 1:
         raise TypeError(f"{kernel.name} makes float32 or float64")
     for a in (x, center, scale):
-        if cnp.PyArray_TYPE(a) != cnp.NPY_FLOAT64:
+        if type_number(a) != cnp.NPY_FLOAT64:
             raise TypeError(f"{kernel.name} takes float64, got {a.dtype}")
     x = as_contiguous(x)
     k = (cnp.PyArray_DIM(x, 1),) if cnp.PyArray_NDIM(x) == 2 else None

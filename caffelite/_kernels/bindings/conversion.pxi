@@ -20,7 +20,7 @@ def convert(cnp.ndarray a not None, dtype):
     cdef Call call
     cdef cnp.dtype to = np.dtype(dtype)
     cdef cnp.ndarray out
-    a = numpy_copy(a, np.float32) if cnp.PyArray_TYPE(a) == cnp.NPY_FLOAT16 else as_readable(a)
+    a = numpy_copy(a, np.float32) if type_number(a) == cnp.NPY_FLOAT16 else as_readable(a)
     source, target = a.dtype.str, to.str
     if target not in TARGETS or source not in SOURCES or (to == np.int64 and a.dtype.kind not in "iu"):
         raise TypeError(f"convert makes float32 or float64 of real numbers, int64 of integers; not {to} of {a.dtype}")

@@ -131,7 +131,7 @@ cdef cnp.ndarray convolve(Kernel kernel, cnp.ndarray x, cnp.ndarray w, tuple sha
     bind_axes(&call, 1, x)
     if bias is not None:
         vector = as_contiguous(bias)
-        require_vector(kernel.name, vector, cnp.PyArray_TYPE(x), groups * call.size[2])
+        require_vector(kernel.name, vector, type_number(x), groups * call.size[2])
         bind(&call, 3, vector)
     if cnp.PyArray_SIZE(y) == 0:          # the product of its sizes below could overflow
         return y
@@ -163,7 +163,7 @@ cdef bint uses_depthwise_loops(const Call* call) noexcept:
 
 cdef inline void switch_kernel(Call* call, Kernel kernel, cnp.ndarray x) noexcept:
     """Let another kernel do the computation of the call."""
-    call.kernel, call.loop = <void*> kernel, kernel.loop[cnp.PyArray_TYPE(x) == cnp.NPY_FLOAT64]
+    call.kernel, call.loop = <void*> kernel, kernel.loop[type_number(x) == cnp.NPY_FLOAT64]
 
 
 cdef Py_ssize_t sums_per_weight(const Call* call, cnp.ndarray x) noexcept:

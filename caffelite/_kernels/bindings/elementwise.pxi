@@ -103,7 +103,7 @@ cdef inline cnp.ndarray as_input(Kernel kernel, object a, cnp.ndarray like, int*
             return np.asarray(a, dtype=np.float64 if real_type(kernel.name, like) else np.float32)
         except OverflowError:             # an integer too large for floats
             raise ValueError(f"{kernel.name} takes numbers that floats can hold, got {a}") from None
-    number = cnp.PyArray_EMPTY(0, NULL, cnp.PyArray_TYPE(like), 0)
+    number = cnp.PyArray_EMPTY(0, NULL, type_number(like), 0)
     if real_type(kernel.name, like):      # as asarray does, in a tenth of the time
         (<double*> cnp.PyArray_DATA(number))[0] = a
     else:

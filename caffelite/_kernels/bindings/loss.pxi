@@ -340,7 +340,7 @@ cdef cnp.ndarray launch_grad(Call* call, cnp.ndarray scores, cnp.ndarray targets
     if cnp.PyArray_SIZE(dy) != 1:
         raise ValueError(f"{kernel.name} got dy of shape {get_dims(dy)}; expected a single element")
     if row_weights is not None:
-        require_vector(kernel.name, row_weights, cnp.PyArray_TYPE(scores), call.size[0])
+        require_vector(kernel.name, row_weights, type_number(scores), call.size[0])
     dy = as_contiguous(dy)
     bind_all(call, 0, out, scores, targets, dy, row_weights)
     launch(call, on_stop)

@@ -20,7 +20,7 @@ def layer_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     check_eps("layer_norm", eps)
     if shift is not None:
         shift = as_contiguous(shift)
-        require_vector("layer_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
+        require_vector("layer_norm", shift, type_number(x), call.size[1])
     y, moments = output(get_dims(x), x.dtype), output((2, call.size[0]), float64)
     bind_all(&call, 0, y, x, scale, shift, moments)
     call.size[2], call.scalar[0] = centered, eps
@@ -69,7 +69,7 @@ cdef int begin_rows(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray scale)
     call.size[0] = call.parts = cnp.PyArray_SIZE(x) // max(call.size[1], 1)
     call.work = kernel.work * cnp.PyArray_SIZE(x)
     if scale is not None:
-        require_vector(kernel.name, scale, cnp.PyArray_TYPE(x), call.size[1])
+        require_vector(kernel.name, scale, type_number(x), call.size[1])
     return 0
 
 
@@ -87,7 +87,7 @@ cdef int require_gradient(str name, cnp.ndarray dy, cnp.ndarray x) except -1:
 
 
 cdef int require_moments(str name, cnp.ndarray moments, Py_ssize_t kinds, Py_ssize_t n) except -1:
-    if cnp.PyArray_TYPE(moments) != cnp.NPY_FLOAT64:
+    if type_number(moments) != cnp.NPY_FLOAT64:
         raise TypeError(f"{name} takes moments in float64, got {moments.dtype}")
     if (get_dims(moments) != (kinds, n) or not cnp.PyArray_IS_C_CONTIGUOUS(moments)
             or not cnp.PyArray_ISBEHAVED_RO(moments)):
@@ -118,7 +118,7 @@ def batch_norm(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.ndarray s
     cdef cnp.ndarray moments
     x, scale, shift = as_dense(x), as_contiguous(scale), as_contiguous(shift)
     begin_features(&call, BATCH_NORM_KERNEL, x, scale)
-    require_vector("batch_norm", shift, cnp.PyArray_TYPE(x), call.size[1])
+    require_vector("batch_norm", shift, type_number(x), call.size[1])
     check_eps("batch_norm", eps)
     if call.size[0] * call.size[2] < 2:
         raise ValueError(f"batch_norm got shape {get_dims(x)}: a variance takes at least 2 numbers of each feature")
@@ -133,7 +133,7 @@ def batch_norm_fixed(cnp.ndarray x not None, cnp.ndarray scale not None, cnp.nda
     cdef Call call
     x, scale, shift = as_dense(x), as_contiguous(scale), as_contiguous(shift)
     begin_features(&call, BATCH_NORM_FIXED_KERNEL, x, scale)
-    require_vector("batch_norm_fixed", shift, cnp.PyArray_TYPE(x), call.size[1])
+    require_vector("batch_norm_fixed", shift, type_number(x), call.size[1])
     require_moments("batch_norm_fixed", moments, 3, call.size[1])
     return normalize_features(&call, x, scale, shift, moments)
 
@@ -192,7 +192,7 @@ def merge_moments(cnp.ndarray sums not None, double eps):
     cdef Call call
     cdef cnp.ndarray moments
     check_eps("merge_moments", eps)
-    if (cnp.PyArray_TYPE(sums) != cnp.NPY_FLOAT64 or cnp.PyArray_NDIM(sums) != 3 or cnp.PyArray_DIM(sums, 1) != 3
+    if (type_number(sums) != cnp.NPY_FLOAT64 or cnp.PyArray_NDIM(sums) != 3 or cnp.PyArray_DIM(sums, 1) != 3
             or not cnp.PyArray_IS_C_CONTIGUOUS(sums) or not cnp.PyArray_ISBEHAVED_RO(sums)):
         raise ValueError(f"merge_moments takes sums (parts, 3, C), float64, got {sums.dtype} of shape "
                          f"{get_dims(sums)}")
@@ -283,7 +283,7 @@ cdef int begin_features(Call* call, Kernel kernel, cnp.ndarray x, cnp.ndarray sc
     call.parts = call.size[1]
     call.work = kernel.work * cnp.PyArray_SIZE(x)
     if scale is not None:
-        require_vector(kernel.name, scale, cnp.PyArray_TYPE(x), call.size[1])
+        require_vector(kernel.name, scale, type_number(x), call.size[1])
     return 0
 
 
@@ -315,6 +315,6 @@ cdef int begin_running(Call* call, Kernel kernel, cnp.ndarray mean, cnp.ndarray 
     begin(call, kernel, real_type(kernel.name, mean))
     call.size[0] = cnp.PyArray_SIZE(mean)
     call.parts, call.work = 1, kernel.work * call.size[0]
-    require_vector(kernel.name, mean, cnp.PyArray_TYPE(mean), call.size[0])
-    require_vector(kernel.name, variance, cnp.PyArray_TYPE(mean), call.size[0])
+    require_vector(kernel.name, mean, type_number(mean), call.size[0])
+    require_vector(kernel.name, variance, type_number(mean), call.size[0])
     return 0

@@ -194,7 +194,7 @@ cdef tuple pooling_order(cnp.ndarray x, int* lanes):
 
 cdef inline cnp.dtype native_dtype(cnp.ndarray a):
     """Return the dtype in native byte order."""
-    return cnp.PyArray_DescrFromType(cnp.PyArray_TYPE(a))
+    return cnp.PyArray_DescrFromType(type_number(a))
 
 
 cdef inline bint has_lanes(cnp.ndarray a, int axis) noexcept:

@@ -89,7 +89,7 @@ def splines_input_grad(cnp.ndarray dy not None, cnp.ndarray table not None, cnp.
     same_type("splines_input_grad", dy, table)
     places, _ = begin_splines(&call, SPLINES_INPUT_GRAD_KERNEL, table, starts, places, None)
     require_rows("splines_input_grad", dy, call.size[0], call.size[3])
-    if (cnp.PyArray_TYPE(edges) != cnp.NPY_FLOAT64 or not cnp.PyArray_ISCARRAY_RO(edges)
+    if (type_number(edges) != cnp.NPY_FLOAT64 or not cnp.PyArray_ISCARRAY_RO(edges)
             or count_column_rows("splines_input_grad", edge_starts) != cnp.PyArray_SIZE(edges)
             or get_dims(edge_starts) != get_dims(starts)
             or any([starts[j] != edge_starts[j] + j for j in range(call.size[1] + 1)])):
@@ -176,7 +176,7 @@ cdef tuple begin_knots(Call* call, Kernel kernel, cnp.ndarray weight, cnp.ndarra
     weight, slope, scale = as_contiguous(weight), as_contiguous(slope), as_contiguous(scale)
     rows = count_column_rows(kernel.name, starts)
     columns, k = cnp.PyArray_SIZE(starts) - 1, cnp.PyArray_DIM(slope, 0) if cnp.PyArray_NDIM(slope) == 2 else -1
-    if cnp.PyArray_TYPE(z) != cnp.NPY_FLOAT64 or not cnp.PyArray_ISCARRAY_RO(z):
+    if type_number(z) != cnp.NPY_FLOAT64 or not cnp.PyArray_ISCARRAY_RO(z):
         raise TypeError(f"{kernel.name} takes z in float64, contiguous, got {z.dtype}")
     if (not 0 <= k <= columns or get_dims(scale) != (columns,) or cnp.PyArray_NDIM(weight) != 2
             or cnp.PyArray_DIM(weight, 0) != rows or cnp.PyArray_DIM(weight, 1) != cnp.PyArray_DIM(slope, 1)

@@ -56,8 +56,8 @@ def update(str rule, cnp.ndarray w not None, cnp.ndarray g not None, cnp.ndarray
     cdef Py_ssize_t size = cnp.PyArray_SIZE(w), rows = 0
     if facts is None:
         raise ValueError(f"there is no update rule {rule!r}")
-    require_vector(rule, w, cnp.PyArray_TYPE(w), size)
-    require_vector(rule, g, cnp.PyArray_TYPE(w), size)
+    require_vector(rule, w, type_number(w), size)
+    require_vector(rule, g, type_number(w), size)
     require_vector(rule, hyper, cnp.NPY_FLOAT64, facts.hyper)
     if state is not None:
         same_type(rule, w, state)
@@ -109,8 +109,8 @@ def ema(cnp.ndarray average not None, cnp.ndarray x not None, double decay):
     """average ← decay · average + (1 − decay) · x, in place: the exponential moving average of a flat vector x."""
     cdef Call call
     begin(&call, EMA_KERNEL, real_type("ema", average))
-    require_vector("ema", average, cnp.PyArray_TYPE(average), cnp.PyArray_SIZE(average))
-    require_vector("ema", x, cnp.PyArray_TYPE(average), cnp.PyArray_SIZE(average))
+    require_vector("ema", average, type_number(average), cnp.PyArray_SIZE(average))
+    require_vector("ema", x, type_number(average), cnp.PyArray_SIZE(average))
     bind_all(&call, 0, check_out("ema", average), x)
     call.scalar[0] = decay
     launch_parts(&call, cnp.PyArray_SIZE(average), cnp.PyArray_SIZE(average))
@@ -126,7 +126,7 @@ def norm(cnp.ndarray g not None, cnp.ndarray others=None, on_stop=None, cnp.ndar
     cdef Call call
     cdef cnp.ndarray out
     begin(&call, NORM_KERNEL, real_type("norm", g))
-    require_vector("norm", g, cnp.PyArray_TYPE(g), cnp.PyArray_SIZE(g))
+    require_vector("norm", g, type_number(g), cnp.PyArray_SIZE(g))
     out = output((1,), float64)
     if others is not None:
         require_vector("norm", others, cnp.NPY_FLOAT64, 1)
@@ -142,7 +142,7 @@ def limit_norm(cnp.ndarray g not None, cnp.ndarray norm not None, double limit, 
     """g ← g · limit / (norm + 10⁻⁶), in place, if that is smaller. `norm` is what `norm` returned; `used` as there."""
     cdef Call call
     begin(&call, LIMIT_NORM_KERNEL, real_type("limit_norm", g))
-    require_vector("limit_norm", g, cnp.PyArray_TYPE(g), cnp.PyArray_SIZE(g))
+    require_vector("limit_norm", g, type_number(g), cnp.PyArray_SIZE(g))
     require_vector("limit_norm", norm, cnp.NPY_FLOAT64, 1)
     bind_all(&call, 0, check_out("limit_norm", g), norm)
     call.scalar[0], call.parts = limit, cnp.PyArray_SIZE(g)
@@ -171,7 +171,7 @@ cdef double require_steps(str name, cnp.ndarray steps, Py_ssize_t columns) excep
     """Return the sum of the elements in the rows (elements, …). Raise an error unless they have this many columns."""
     cdef double elements = 0
     cdef Py_ssize_t p
-    if cnp.PyArray_TYPE(steps) != cnp.NPY_FLOAT64:
+    if type_number(steps) != cnp.NPY_FLOAT64:
         raise TypeError(f"{name} expected steps in float64, got {steps.dtype}")
     if (cnp.PyArray_NDIM(steps) != 2 or cnp.PyArray_DIM(steps, 1) != columns or not cnp.PyArray_IS_C_CONTIGUOUS(steps)
             or not cnp.PyArray_ISBEHAVED_RO(steps)):

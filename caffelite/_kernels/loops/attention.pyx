@@ -22,7 +22,6 @@
 #   norms    (2, n, heads, L): m log₂ e and 1 / Σ exp(s − m)
 #   drawn    (seed, step) of dropout, or absent
 
-from libc.math cimport cos, exp, sin
 
 from caffelite._kernels.loops.arithmetic cimport INFINITE, sum_of_products
 from caffelite._kernels.loops.family cimport *

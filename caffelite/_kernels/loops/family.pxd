@@ -7,7 +7,7 @@ C: Python never runs a statement in it.
 A .pxd file with the name of a family holds its functions for other families. They are inlined into their callers.
 """
 from libc.float cimport DBL_MAX, DBL_MIN, FLT_MAX, FLT_MIN
-from libc.math cimport cos, hypot, log, pow, rint, sin, sqrt, sqrtf
+from libc.math cimport rint, sqrt, sqrtf
 from libc.stdint cimport int8_t, int16_t, int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t
 from libc.string cimport memcpy, memset
 
@@ -16,6 +16,14 @@ from caffelite._kernels.call cimport *
 ctypedef fused real:
     float
     double
+
+cdef extern from "loops/libm.h" nogil:
+    double sin(double x)
+    double cos(double x)
+    double exp(double x)
+    double log(double x)
+    double pow(double x, double y)
+    double hypot(double x, double y)
 
 cdef extern from "loops/registry.h" nogil:
     ctypedef void void_apart "APART void"  # for a function that is not inlined, to keep callers' frames small

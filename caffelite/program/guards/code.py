@@ -95,7 +95,7 @@ def special_methods(kind: type) -> tuple[str, ...]:
 def is_user_code(module: str, file: str | None) -> bool:
     """Return whether the user wrote this code, and it belongs neither to caffelite nor to a library."""
     package = module.partition(".")[0]
-    if package in ("caffelite", "builtins") or file is None:
+    if package == "caffelite" or package in sys.builtin_module_names or file is None:
         return False
     is_installed = "site-packages" in file or "dist-packages" in file
     if package in _user_packages and is_installed:
