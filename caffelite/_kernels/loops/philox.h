@@ -11,6 +11,8 @@
 #include <immintrin.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 enum { COUNTERS = 16, WORDS = 4 * COUNTERS };
@@ -24,6 +26,8 @@ DEFINE_VECTOR(narrow_words, uint32_t, VECTOR_BYTES / 2)
 #define LOW_PRODUCT(a, b) ((wide_words)_mm256_mul_epu32((__m256i)(a), (__m256i)(b)))
 #elif defined(__SSE2__)
 #define LOW_PRODUCT(a, b) ((wide_words)_mm_mul_epu32((__m128i)(a), (__m128i)(b)))
+#elif defined(__aarch64__)
+#define LOW_PRODUCT(a, b) ((wide_words)vmull_u32(vmovn_u64((uint64x2_t)(a)), vmovn_u64((uint64x2_t)(b))))
 #else
 #define LOW_PRODUCT(a, b) (((a) & 0xFFFFFFFFu) * (b))
 #endif
