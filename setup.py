@@ -54,8 +54,8 @@ LINK_FLAGS = ["-s", "-Wl,-z,noseparate-code"] if platform.system() == "Linux" an
 LOOP_FLAGS = ["-fno-split-loops", "-fno-version-loops-for-strides", "-fno-loop-unroll-and-jam", "-fno-peel-loops"]
 LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=max-completely-peel-times=4"]
 
-# gcc does not move instructions before they have registers: for x86-64 this is its default. For ARM it would move them and
-# then lack registers. The tile of the matrix product would store 18 of its 24 sums in every iteration.
+# gcc does not reorder instructions before they have registers. For x86-64 this is its default. For ARM it would reorder
+# them and then lack registers: the tile of the matrix product would store 18 of its 24 sums in every iteration.
 LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "-fno-schedule-insns"]
 
 # A product and a sum are one instruction with one rounding, everywhere. gcc 13 and later would use two instructions in

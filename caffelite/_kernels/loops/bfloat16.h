@@ -10,7 +10,8 @@
  *     sum ← sum + (even + odd)
  *
  * A step of a chain is a fused multiply-add, which is rounded once. A denormal number counts as 0 everywhere, and a denormal
- * result becomes 0. The last terms are filled up to 32 with zeros.
+ * result becomes 0. The last terms are filled up to 32 with zeros. ARM64 differs in one rare case: there a result is denormal
+ * if it is below 2⁻¹²⁶ before it is rounded. On x86-64 it may be rounded up to 2⁻¹²⁶.
  *
  * There are three ways to do this. Each has its own order of packed operands. In each, a packed element has 4 bytes.
  *
