@@ -58,6 +58,10 @@ LINK_FLAGS = ["-static"] if WINDOWS else LINK_FLAGS
 LOOP_FLAGS = ["-fno-split-loops", "-fno-version-loops-for-strides", "-fno-loop-unroll-and-jam", "-fno-peel-loops"]
 LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "--param=max-completely-peel-times=4"]
 
+# gcc does not reorder instructions before they have registers. For x86-64 this is its default. For ARM it would reorder
+# them and then lack registers: the tile of the matrix product would store 18 of its 24 sums in every iteration.
+LOOP_FLAGS = [] if DEBUG else [*LOOP_FLAGS, "-fno-schedule-insns"]
+
 # A product and a sum are one instruction with one rounding, everywhere. gcc 13 and later would use two instructions in
 # vectors that accumulate, and clang in sums over several statements, but one for the rest. Bits would then depend on
 # threads and on neighbours.

@@ -24,18 +24,22 @@ INLINE __m256i first(int n) { return _mm256_loadu_si256((const __m256i *)(ones_t
 INLINE vector_float load_first_float(const float *p, int n) { return _mm256_maskload_ps(p, first(n)); }
 INLINE vector_double load_first_double(const double *p, int n) { return _mm256_maskload_pd(p, first(2 * n)); }
 #else
-INLINE vector_float load_first_float(const float *p, int n)
-{
-    vector_float v = {0};
-    memcpy(&v, p, n * sizeof *p);
-    return v;
-}
-INLINE vector_double load_first_double(const double *p, int n)
-{
-    vector_double v = {0};
-    memcpy(&v, p, n * sizeof *p);
-    return v;
-}
+/* One lane after the other. A call of memcpy would be longer, and the vectors of a loop would have to be stored before it. */
+#define DEFINE_LOAD_FIRST(real)                                                                                        \
+    INLINE vector_##real load_first_##real(const real *p, int n)                                                       \
+    {                                                                                                                  \
+        enum { LANES = LANES_OF_##real };                                                                              \
+        vector_##real v = {0};                                                                                         \
+        if (n >= LANES)                                                                                                \
+            return *(const vector_##real *)p;                                                                          \
+        UNROLL_FOR (int l = 0; l < LANES - 1; l++)                                                                     \
+            if (l < n)                                                                                                 \
+                v[l] = p[l];                                                                                           \
+        return v;                                                                                                      \
+    }
+
+DEFINE_LOAD_FIRST(float)
+DEFINE_LOAD_FIRST(double)
 #endif
 INLINE void store_first_float(float *p, vector_float v, int n) { memcpy(p, &v, n * sizeof *p); }
 INLINE void store_first_double(double *p, vector_double v, int n) { memcpy(p, &v, n * sizeof *p); }

@@ -11,12 +11,14 @@
 #include <immintrin.h>
 #elif defined(__SSE2__)
 #include <emmintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 enum { COUNTERS = 16, WORDS = 4 * COUNTERS };
 
 typedef uint64_t wide_words __attribute__((vector_size(VECTOR_BYTES)));
-typedef uint32_t words_of_it __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(uint32_t)), may_alias));
+DEFINE_VECTOR(narrow_words, uint32_t, VECTOR_BYTES / 2)
 
 #if defined(__AVX512F__)
 #define LOW_PRODUCT(a, b) ((wide_words)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
@@ -24,6 +26,8 @@ typedef uint32_t words_of_it __attribute__((vector_size(VECTOR_BYTES / 2), align
 #define LOW_PRODUCT(a, b) ((wide_words)_mm256_mul_epu32((__m256i)(a), (__m256i)(b)))
 #elif defined(__SSE2__)
 #define LOW_PRODUCT(a, b) ((wide_words)_mm_mul_epu32((__m128i)(a), (__m128i)(b)))
+#elif defined(__aarch64__)
+#define LOW_PRODUCT(a, b) ((wide_words)vmull_u32(vmovn_u64((uint64x2_t)(a)), vmovn_u64((uint64x2_t)(b))))
 #else
 #define LOW_PRODUCT(a, b) (((a) & 0xFFFFFFFFu) * (b))
 #endif
@@ -47,10 +51,10 @@ INLINE void philox(uint32_t *words, uint64_t seed, uint64_t step, uint64_t group
             key0 += 0x9E3779B9u;
             key1 += 0xBB67AE85u;
         }
-        *(words_of_it *)(words + i) = __builtin_convertvector(c0, words_of_it);
-        *(words_of_it *)(words + COUNTERS + i) = __builtin_convertvector(c1, words_of_it);
-        *(words_of_it *)(words + 2 * COUNTERS + i) = __builtin_convertvector(c2, words_of_it);
-        *(words_of_it *)(words + 3 * COUNTERS + i) = __builtin_convertvector(c3, words_of_it);
+        *(narrow_words *)(words + i) = __builtin_convertvector(c0, narrow_words);
+        *(narrow_words *)(words + COUNTERS + i) = __builtin_convertvector(c1, narrow_words);
+        *(narrow_words *)(words + 2 * COUNTERS + i) = __builtin_convertvector(c2, narrow_words);
+        *(narrow_words *)(words + 3 * COUNTERS + i) = __builtin_convertvector(c3, narrow_words);
     }
 }
 #endif

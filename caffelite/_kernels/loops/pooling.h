@@ -97,7 +97,7 @@ DEFINE_POOLING(float)
 DEFINE_POOLING(double)
 
 /* Half a vector of float32: it has as many lanes as a vector of float64. */
-typedef float narrow_float __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(float)), may_alias));
+DEFINE_VECTOR(narrow_float, float, VECTOR_BYTES / 2)
 
 INLINE vector_double widened_float(const float *p, int n)
 {

@@ -12,7 +12,7 @@
 enum { SUMS = 8, SUM_VECTORS = SUMS / LANES_OF_double };
 
 /* As many numbers as a vector of float64 has lanes: in float32 half a vector, in float64 a vector. */
-typedef float few_float __attribute__((vector_size(VECTOR_BYTES / 2), aligned(sizeof(float)), may_alias));
+DEFINE_VECTOR(few_float, float, VECTOR_BYTES / 2)
 typedef vector_double few_double;
 
 INLINE vector_double multiply_add_vectors(vector_double a, vector_double b, vector_double c)

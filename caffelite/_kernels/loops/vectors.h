@@ -34,8 +34,14 @@ enum { VECTOR_BYTES = 16, READS_LANES = 0 }; /* READS_LANES: whether load_first 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL_FOR _Pragma("GCC unroll 16") for
 
-typedef float vector_float __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(float)), may_alias));
-typedef double vector_double __attribute__((vector_size(VECTOR_BYTES), aligned(sizeof(double)), may_alias));
+/* A vector that may be anywhere in an array of its elements. The type is made in two steps, because in one step it can't be
+ * a function's parameter: for ARM, gcc 14 to 16 fail with an internal error. */
+#define DEFINE_VECTOR(vector, element, bytes)                                                                          \
+    typedef element aligned_##vector __attribute__((vector_size(bytes), may_alias));                                   \
+    typedef aligned_##vector vector __attribute__((aligned(sizeof(element))));
+
+DEFINE_VECTOR(vector_float, float, VECTOR_BYTES)
+DEFINE_VECTOR(vector_double, double, VECTOR_BYTES)
 typedef int32_t lanes_float __attribute__((vector_size(VECTOR_BYTES)));
 typedef int64_t lanes_double __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t bits_float __attribute__((vector_size(VECTOR_BYTES))); /* unsigned, so that sums may overflow */

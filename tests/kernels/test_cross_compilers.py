@@ -1,0 +1,39 @@
+"""The C of the loops compiles for processors that this machine does not have, if it has their compilers."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from caffelite import _kernels as kernels
+
+LOOPS = Path(kernels.__file__).parent / "loops"
+ARM_COMPILERS = {
+    program.resolve()
+    for folder in os.environ["PATH"].split(os.pathsep)
+    for program in Path(folder).glob("aarch64-linux-gnu-gcc*")
+    if re.fullmatch(r"aarch64-linux-gnu-gcc(-\d+)?", program.name)
+}
+
+
+@pytest.mark.sources
+def test_no_vector_type_gets_its_alignment_where_it_gets_its_size():
+    """Such a type can't be a parameter: gcc 14 to 16 crash for ARM. The macro DEFINE_VECTOR makes it in two steps."""
+    types = [found for path in LOOPS.iterdir() for found in re.findall(r"typedef[^;]*;", path.read_text())]
+    vectors = [found for found in types if "vector_size" in found]
+    assert len(vectors) > 5
+    assert [found for found in vectors if re.search(r"\baligned\(", found)] == []
+
+
+@pytest.mark.sources
+@pytest.mark.skipif(not ARM_COMPILERS, reason="there is no gcc for ARM64")
+@pytest.mark.parametrize("compiler", sorted(ARM_COMPILERS), ids=lambda compiler: compiler.name)
+def test_the_headers_of_the_loops_compile_for_arm(compiler, tmp_path):
+    sources = [f"{header.stem}.c" for header in LOOPS.glob("*.h")]
+    for name in sources:
+        (tmp_path / name).write_text(f'#include "loops/{Path(name).stem}.h"\n')
+    command = [compiler, "-c", "-w", f"-I{LOOPS.parent}", *sources]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
