@@ -38,7 +38,8 @@ DEBUG = os.environ.get("CAFFELITE_DEBUG") == "1"
 PREBUILT = os.environ.get("CAFFELITE_BUILT") == "1"
 NATIVE = os.environ.get("CAFFELITE_LEVELS") == "native"
 KERNELS = Path("caffelite", "_kernels")
-BUILD = Path("build", f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}")  # C files and objects
+# C files and objects. The end of a module's name tells a Python without its lock from one of the same version with it.
+BUILD = Path("build", sysconfig.get_platform() + sysconfig.get_config_var("EXT_SUFFIX").rpartition(".")[0])
 C_FILES = BUILD / "c"
 
 # Not -ffast-math: it breaks the detection of NaN and changes the processor's rounding for the whole process.
@@ -69,7 +70,7 @@ DIRECTIVES = {
     "embedsignature.format": "clinic",  # for `inspect.signature`
     "binding": False,  # functions do not become methods of a class
     "auto_pickle": False,
-    "freethreading_compatible": False,
+    "freethreading_compatible": True,
 }
 
 INSTRUCTION_SETS = {"generic": []}

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -53,14 +53,19 @@ def run_jobs(signatures: Sequence[Signature], work: Callable[[int, SharedModel |
     Models with the same key get their thread's SharedModel. A model that is like no other, or whose steps call Python,
     gets None and computes itself.
     """
-    jobs = iter(enumerate(signatures))
+    jobs = deque(enumerate(signatures))
     threads = min(kernels.available_threads(), len(signatures))
     counts = Counter(signature.key for signature in signatures)
+
+    def take_jobs() -> Iterator[tuple[int, Signature]]:
+        with suppress(IndexError):  # no job is left
+            while True:
+                yield jobs.popleft()  # no two threads get the same, as they might from one iterator
 
     def run_worker() -> None:
         shared_models: dict[tuple[Any, ...] | None, SharedModel | None] = {None: None}
         with kernels.single_thread() if threads > 1 else nullcontext():
-            for i, signature in jobs:
+            for i, signature in take_jobs():
                 stop.check()
                 if signature.key not in shared_models:  # a SharedModel for a single model gains nothing
                     shared_models[signature.key] = share_model(signature) if counts[signature.key] > threads else None
