@@ -26,7 +26,7 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* Numbers that all threads draw. A number never comes twice, and a later one is larger, also without Python's lock. */
+    /* Numbers that all threads draw. Also without Python's lock, no number comes twice, and a later one is larger. */
     static _Atomic Py_ssize_t parameters_made = 0, leaves_made = 0, serial_number = 0, walks = 0;
 
     static Py_ssize_t draw_number(_Atomic Py_ssize_t *counter) { return ++*counter; } /* atomic */

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from caffelite.data.generator import Batch, DataGenerator, merge_single_rows, un
 from caffelite.data.out_of_core import Source
 from caffelite.data.split import draw_split, num_held_out
 from caffelite.model import predict as predicting
-from caffelite.model.many.pool import StopFlag, run_jobs
+from caffelite.model.many.pool import StopFlag, lock_trainings, run_jobs
 from caffelite.model.many.shared_programs import Parts, SharedModel, Signature
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
@@ -148,9 +148,7 @@ def fit_many(
             fits[i].train(parts, hooks, stop)
 
     try:
-        with progress, ExitStack() as locks:
-            for fit in fits:
-                locks.enter_context(fit.model._model_state.lock_training())
+        with progress, lock_trainings([fit.model for fit in fits]):
             for fit in fits:
                 remember_columns(fit.model, data.names)
             run_jobs([fit.signature for fit in fits], train, stop)

@@ -8,8 +8,8 @@ from __future__ import annotations
 import contextvars
 import threading
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.warnings import thread_origin, user_line
 from caffelite.core.modes import mode
 from caffelite.model.many.shared_programs import SharedModel, Signature, share_model
+from caffelite.model.model import Model
 
 # Seconds of waiting after which this thread looks for a Ctrl-C: another thread may have got the signal.
 POLL_INTERVAL = 0.05
@@ -45,6 +46,15 @@ class StopFlag:
         """Raise KeyboardInterrupt if the training has to stop."""
         if self.pending[0]:
             raise KeyboardInterrupt
+
+
+@contextmanager
+def lock_trainings(models: Iterable[Model]) -> Iterator[None]:
+    """Inside, no other thread can train these models. Raise RuntimeError if one trains one of them now."""
+    with ExitStack() as locks:
+        for model in models:
+            locks.enter_context(model._model_state.lock_training())
+        yield
 
 
 def run_jobs(signatures: Sequence[Signature], work: Callable[[int, SharedModel | None], None], stop: StopFlag) -> None:
