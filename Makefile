@@ -5,10 +5,12 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off --no-compile
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p?[xd] caffelite/_kernels/bindings/* caffelite/_kernels/loops/*) caffelite/_kernels/operations.py caffelite/_kernels/generate.py
 
-# An environment keeps its Python, so another one, as in `make PYTHON=python3.12`, would be ignored.
+# An environment keeps its Python, so another one, as in `make PYTHON=python3.12`, would be ignored. Python with and
+# without its lock may have the same version, but their compiled modules have other names.
+VERSION := -c 'import platform, sysconfig; print(platform.python_version(), sysconfig.get_config_var("SOABI"))'
 ifeq ($(origin PYTHON)$(wildcard $(BIN)/python),command line$(BIN)/python)
-ifneq ($(shell $(PYTHON) --version),$(shell $(BIN)/python --version))
-$(error .venv has $(shell $(BIN)/python --version), not that of $(PYTHON): rm -rf .venv first)
+ifneq ($(shell $(PYTHON) $(VERSION)),$(shell $(BIN)/python $(VERSION)))
+$(error .venv has Python $(shell $(BIN)/python $(VERSION)), not that of $(PYTHON): rm -rf .venv first)
 endif
 endif
 

@@ -40,7 +40,8 @@ PREBUILT = os.environ.get("CAFFELITE_BUILT") == "1"
 NATIVE = os.environ.get("CAFFELITE_LEVELS") == "native"
 WINDOWS = platform.system() == "Windows"
 KERNELS = Path("caffelite", "_kernels")
-BUILD = Path("build", f"{sysconfig.get_platform()}-{sys.implementation.cache_tag}")  # C files and objects
+# C files and objects. The end of a module's name tells a Python without its lock from one of the same version with it.
+BUILD = Path("build", sysconfig.get_platform() + sysconfig.get_config_var("EXT_SUFFIX").rpartition(".")[0])
 C_FILES = BUILD / "c"
 
 # Not -ffast-math: it breaks the detection of NaN and changes the processor's rounding for the whole process.
@@ -82,7 +83,7 @@ DIRECTIVES = {
     "embedsignature.format": "clinic",  # for `inspect.signature`
     "binding": False,  # functions do not become methods of a class
     "auto_pickle": False,
-    "freethreading_compatible": False,
+    "freethreading_compatible": True,
 }
 
 INSTRUCTION_SETS = {"generic": []}

@@ -58,11 +58,14 @@ cdef extern from *:
     """
     /* Threads read these without Python's lock while other threads write them. */
     static _Atomic int num_threads = 1, user_has_set = 1, replays = 0, has_run_in_parallel = 0, must_be_serial = 0;
+
+    static void add_to_replays(int n) { replays += n; }
     """
     int num_threads
     bint user_has_set                           # the user has set the number, so replays do not choose their own
-    int replays                           # how many threads replay now; written under the GIL
+    int replays                           # how many threads replay now
     bint has_run_in_parallel, must_be_serial
+    void add_to_replays(int n) noexcept nogil   # atomic: Cython's `replays += n` would be a read and a write
 
 cdef object ndarray = np.ndarray
 OPENMP = bool(COMPILED_WITH_OPENMP)
@@ -108,13 +111,11 @@ def after_fork():
 
 cdef void begin_replay() noexcept:
     """This thread replays until `end_replay`. Threads that replay at the same time share the number that was set."""
-    global replays
-    replays += 1
+    add_to_replays(1)
 
 
 cdef void end_replay() noexcept:
-    global replays
-    replays = max(replays - 1, 0)
+    add_to_replays(-1)
 
 
 cpdef int available_threads() noexcept nogil:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from itertools import count
 from typing import Protocol
 from weakref import ref
 
@@ -22,19 +21,18 @@ class ForkSafe(Protocol):
         """In a forked child, return to a state as if no other thread had ever existed."""
 
 
-_registered: dict[int, ref[ForkSafe]] = {}  # no callbacks: a Ctrl-C inside one would be lost
-_numbers = count()
+_registered: dict[object, ref[ForkSafe]] = {}  # no callbacks: a Ctrl-C inside one would be lost
 _prune_at = 1000  # if more are registered, remove the objects that no longer exist
 
 
 def reset_after_fork(thing: ForkSafe) -> None:
     """Call `thing._after_fork()` in each forked child, as long as the object exists."""
     global _prune_at
-    _registered[next(_numbers)] = ref(thing)
+    _registered[object()] = ref(thing)  # a key that no other thread has
     if len(_registered) > _prune_at:
-        for number in list(_registered):  # not items(), because garbage collection inside it may add objects
-            if (reference := _registered.get(number)) is not None and reference() is None:
-                _registered.pop(number, None)  # another thread may have removed it
+        for key in list(_registered):  # not items(), because garbage collection inside it may add objects
+            if (reference := _registered.get(key)) is not None and reference() is None:
+                _registered.pop(key, None)  # another thread may have removed it
         _prune_at = 1000 + 2 * len(_registered)
 
 

@@ -24,6 +24,16 @@ cdef extern from *:
     """
     int this_thread_records_graph, this_thread_is_training
 
+cdef extern from *:
+    """
+    /* Numbers that all threads draw. Also without Python's lock, no number comes twice, and a later one is larger. */
+    static _Atomic Py_ssize_t parameters_made = 0, leaves_made = 0, serial_number = 0, walks = 0;
+
+    static Py_ssize_t draw_number(_Atomic Py_ssize_t *counter) { return ++*counter; } /* atomic */
+    """
+    Py_ssize_t parameters_made, leaves_made, serial_number, walks
+    Py_ssize_t draw_number(Py_ssize_t* counter) noexcept nogil
+
 cdef type SparseMatrix = kernels.SparseMatrix
 cdef object ndarray = np.ndarray, RecordedArray = kernels.RecordedArray, add = kernels.add
 cdef object Tensor = None                 # the class of results
@@ -110,9 +120,6 @@ cdef bint is_training() noexcept nogil:
 
 # ---- Tensors -------------------------------------------------------------------------------------------------------
 
-cdef Py_ssize_t parameters_made = 0, leaves_made = 0
-
-
 def parameter_count():
     """Return how many Tensors became parameters by `requires_grad`. If it grows, a model looks for new ones."""
     return parameters_made
@@ -137,13 +144,11 @@ cdef class Node:
 
     @requires_grad.setter
     def requires_grad(self, bint value):
-        global parameters_made, leaves_made
         if value and self.function is None and not self._owns_data:
             self._data, self._version, self._owns_data = kernels.copy(self._data), [0], True
-            parameters_made += 1
+            draw_number(&parameters_made)
         if value and self.function is None and not self._leaf_number:
-            leaves_made += 1
-            self._leaf_number = leaves_made
+            self._leaf_number = draw_number(&leaves_made)
         self._requires_grad = value
         self._has_gradient = self._has_gradient and value
 
@@ -273,16 +278,12 @@ def apply_once(function, *inputs, parameters=()):
     return apply(function, inputs, parameters)
 
 
-cdef Py_ssize_t serial_number = 0
-
-
 def application_count():
     """Return how many times any Function was applied: the serial number of the last results."""
     return serial_number
 
 
 cdef object apply(function, tuple inputs, parameters):
-    global serial_number
     cdef Py_ssize_t number
     cdef list arrays = [], tensors = [], versions = []
     cdef bint recording = is_recording(), recorded = False
@@ -305,8 +306,7 @@ cdef object apply(function, tuple inputs, parameters):
         y = function.forward(arrays[0], arrays[1])
     else:
         y = function.forward(*arrays)
-    serial_number += 1
-    number = serial_number
+    number = draw_number(&serial_number)
     if type(y) is tuple:
         results = tuple([make_result(function, item, arrays, tensors, parameters, number) for item in <tuple> y])
     else:
@@ -446,18 +446,12 @@ def propagate(dict gradients):
             gradients[x] = dx if before is None else add(before, dx)
 
 
-cdef Py_ssize_t walks = 0
-
-
 def topological_order(*results):
     """Return the Tensors of a graph in the order in which they were made, so each comes after its inputs."""
-    global walks
     cdef list graph = []
     cdef Node node, x
-    cdef Py_ssize_t i = 0, walk
-    walks += 1
-    walk = walks
-    for node in results:                  # no other thread, with a walk of its own, can run during this loop
+    cdef Py_ssize_t i = 0, walk = draw_number(&walks)
+    for node in results:
         if node.walk != walk:
             node.walk = walk
             graph.append(node)

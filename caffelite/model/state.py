@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import operator
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any, TypeGuard
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
@@ -83,13 +84,26 @@ class ModelState:
         self.is_registering = False
         self.registered: WeakValueDictionary[int, Function] = WeakValueDictionary()  # all that ever were, by id
         self.inference_cache: dict[tuple[Any, ...], tuple[kernels.AttributeGuard, Any]] = {}  # results of `infer_once`
+        self._training_lock = threading.RLock()  # held by the thread that trains
         reset_after_fork(self)
 
     def _after_fork(self) -> None:
-        """Reset after a fork: in the child, no other thread draws from the Generator or registers Functions."""
+        """Reset after a fork: in the child, no other thread trains, draws from the Generator or registers Functions."""
+        self._training_lock = threading.RLock()
         self.rng = copy.deepcopy(self.rng)  # with a lock of its own
         if self.is_registering:
             self.is_registering, self.guards = False, []
+
+    @contextmanager
+    def lock_training(self) -> Iterator[None]:
+        """Inside, no other thread can train the model. Raise RuntimeError if one does so now."""
+        lock = self._training_lock
+        if not lock.acquire(blocking=False):
+            raise RuntimeError("another thread trains this model; train a copy, copy.deepcopy(model), or wait for it")
+        try:
+            yield
+        finally:
+            lock.release()
 
     def persistent_state(self) -> tuple[Any, ...]:
         """Return the state for pickles and deep copies, as arguments of `ModelState`."""

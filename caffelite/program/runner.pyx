@@ -171,10 +171,10 @@ cdef class Runner:
         return self.get_replay()
 
     cdef Replay get_replay(self):
-        if self._replay is None:
-            with self.lock:
+        with self.lock:
+            if self._replay is None:
                 self._replay = self.make_replay()
-        return self._replay
+            return self._replay
 
     def set_recording(self, list inputs, result, list guards, list attributes, list effects):
         """Keep a recording: its inputs and results, the state that it needs, and the changes that it makes."""
@@ -205,14 +205,14 @@ cdef class Runner:
             return unwrap_tensors(function(*arguments))
         if self.runs_eagerly:
             return tree_map(copy_array, tree_map(to_ndarray, unwrap_tensors(function(*arguments))))
-        if self.function is not None:
-            self.arguments = arguments        # keeps the memory that sparse rows point to
-        arguments = [x if isinstance(x, ndarray) else to_row_array(x) for x in arguments]
         self.lock.acquire()               # faster than `with`
         try:
+            if self.function is not None:
+                self.arguments = arguments    # keeps the memory that sparse rows point to
+            arguments = [x if isinstance(x, ndarray) else to_row_array(x) for x in arguments]
             if self.is_recorded:
                 self.check_arguments(arguments)
-            if self.is_current():
+            if self.may_replay():
                 for i in range(len(arguments)):
                     copy_into(self.inputs[i], arguments[i])
                 self.replay_inputs()
@@ -234,7 +234,7 @@ cdef class Runner:
         cdef Py_ssize_t i, k, rows = len(arrays[0]), count = min(size, rows - start)
         self.lock.acquire()
         try:
-            if self.is_current():
+            if self.may_replay():
                 for i in range(len(arrays)):
                     copy_rows(self.inputs[i], 0, arrays[i], start, count)
                     for k in range(count, size):
@@ -262,7 +262,9 @@ cdef class Runner:
 
     cdef int replay_inputs(self) except -1:
         """Replay on the contents of `inputs`. Raise the step's error if it stops."""
-        cdef Replay replay = self.get_replay()
+        cdef Replay replay = self._replay
+        if replay is None:
+            replay = self.get_replay()
         self.replays_left -= 1
         try:
             stopped = replay.run_once()
@@ -284,8 +286,12 @@ cdef class Runner:
                 raise_mismatch(i, from_row_array(buffer), from_row_array(array))
         return 0
 
-    cpdef bint is_current(self) except -1:
+    def is_current(self):
         """Return whether a replay may take the place of the step in Python."""
+        with self.lock:                   # another thread may record the step now
+            return self.may_replay()
+
+    cdef bint may_replay(self) except -1:
         return self.replays_left > 0 and self.matches_state()
 
     cpdef bint matches_state(self) except -1:

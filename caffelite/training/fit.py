@@ -38,6 +38,7 @@ def fit(model: BaseModel, x: Any, y: Any, options: FitOptions) -> History:
     """Train a model, see `Model.fit`. If the training does not begin, all is as it was before."""
     options.optimizer, processes = unwrap_optimizer(options.optimizer)
     with (
+        model._model_state.lock_training(),
         model_precision(model.dtype, options.precision),
         processes.training_context(),
         _resume(model, options, callbacks := CallbackList(options.callbacks)) as start,

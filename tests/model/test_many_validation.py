@@ -260,9 +260,9 @@ def test_ctrl_c_gives_each_model_its_best_epoch(threads):
         model = MODELS["plain"](i)
         lone([model], [OPTIMIZERS["Adam"](model.parameters(), i)], x, y, epochs=best + 1)
         assert bits(models[i]) == bits(model)
-    assert [bits(m) for i, m in enumerate(models) if i not in begun] == [
-        b for i, b in enumerate(first) if i not in begun
-    ]
+    changed = [i for i, m in enumerate(models) if bits(m) != first[i]]  # one may have ended no epoch yet
+    assert set(begun) <= set(changed)
+    assert len(changed) <= threads
 
 
 BAD_VALIDATION = [

@@ -2,10 +2,12 @@
 
 import importlib.util
 import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 import zipfile
@@ -218,14 +220,16 @@ def test_make_says_that_another_python_needs_another_environment(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
     python = tmp_path / ".venv" / "bin" / "python"
     python.parent.mkdir(parents=True)
-    python.write_text("#!/bin/sh\necho Python 3.99.0\n")
+    soabi = sysconfig.get_config_var("SOABI")
+    other = f"{platform.python_version()} {soabi}-other"  # the same version, as with and without Python's lock
+    python.write_text(f"#!/bin/sh\necho {other}\n")
     python.chmod(0o755)
     command = ["make", "-n", "prose", f"PYTHON={sys.executable}"]
     made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert made.returncode == 2
-    assert ".venv has Python 3.99.0" in made.stderr
+    assert f".venv has Python {other}" in made.stderr
     assert "rm -rf .venv" in made.stderr
-    python.write_text(f"#!/bin/sh\nexec {sys.executable} $@\n")
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
 

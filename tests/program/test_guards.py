@@ -1,5 +1,6 @@
 """What a model decides by may change later: a recorded step is recorded again, or captured code is refused."""
 
+import dataclasses
 import types
 import warnings
 from collections import OrderedDict
@@ -10,7 +11,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.program.guards.code import user_bases
+from caffelite.program.guards.code import code_names, user_bases
 from tests.program.user_code import FORMS, LABELS, Net, X
 
 # ---- what is changed later ----
@@ -185,6 +186,28 @@ def test_evaluate_and_predict_run_what_cannot_be_recorded_in_python():
     np.testing.assert_array_equal(y, model(X).data)
     np.testing.assert_array_equal(model.predict(X[:1]), y[:1])
     assert model.evaluate(X, LABELS, loss=loss)["loss"] == pytest.approx(loss(model(X), LABELS).item())
+
+
+def test_a_dataclass_may_be_watched():
+    @dataclasses.dataclass
+    class Options:
+        slope: float = 0.5
+
+    options = Options()
+    program = cl.capture(lambda x: cl.Tensor(x) * options.slope, X)
+    program(X)
+    np.testing.assert_array_equal(program(X), X / 2)
+    options.slope = 0.25
+    np.testing.assert_array_equal(program(X), X / 4)
+
+
+def test_a_name_of_an_argument_in_a_call_is_not_taken_for_a_variable():
+    def step(x, f):
+        return f(x, GLOBAL=GLOBAL) + f(x, scale=1.0)
+
+    names = code_names(step.__code__)
+    assert "GLOBAL" in names.global_names
+    assert "scale" not in names.global_names | names.missing
 
 
 # ---- capture ----

@@ -170,7 +170,7 @@ def test_minimize_is_paused_and_ended_too():
     def look(epoch, history):
         if not page:
             page.append(Page(live))
-            page[0].ask("step")
+            page[0].ask("pause")
             time.sleep(1)  # until the request has come through the socket: the training ends after some 60 epochs
 
     options = {"loss": cl.SoftmaxLoss(), "max_iterations": 10**6, "tolerance": 1e-12, "verbose": 0}

@@ -25,7 +25,7 @@ from caffelite.data.generator import Batch, DataGenerator, merge_single_rows, un
 from caffelite.data.out_of_core import Source
 from caffelite.data.split import draw_split, num_held_out
 from caffelite.model import predict as predicting
-from caffelite.model.many.pool import StopFlag, run_jobs
+from caffelite.model.many.pool import StopFlag, lock_trainings, run_jobs
 from caffelite.model.many.shared_programs import Parts, SharedModel, Signature
 from caffelite.model.model import Model
 from caffelite.optimizers import Optimizer, TrainingDiverged
@@ -132,7 +132,8 @@ def fit_many(
     plan = Plan(epochs, shuffle, seed, validation_split, metrics, patience)
     plan.check((validation_split != 0) + (validation_data is not None) + (validation_rows is not None))
     fits = _make_fits(models, loss, optimizers, batch_size, plan)
-    _set_data(fits, SharedData("x", x, y, sample_weight), rows, validation_rows, validation_data)
+    data = SharedData("x", x, y, sample_weight)
+    _set_data(fits, data, rows, validation_rows, validation_data)
     for i, fit in enumerate(fits):
         with _name_model(i):
             fit.prepare()
@@ -147,7 +148,9 @@ def fit_many(
             fits[i].train(parts, hooks, stop)
 
     try:
-        with progress:
+        with progress, lock_trainings([fit.model for fit in fits]):
+            for fit in fits:
+                remember_columns(fit.model, data.names)
             run_jobs([fit.signature for fit in fits], train, stop)
         _raise_if_diverged(fits)
     except (KeyboardInterrupt, TrainingDiverged) as error:
@@ -395,8 +398,6 @@ def _set_data(fits: list[Fit], data: SharedData, rows: Any, validation_rows: Any
                 fit.validation = make_batches(fit.data, EVAL_OPTIONS).restrict(rows_to_evaluate)
             if validation is not None:
                 fit.validation = make_batches(validation.convert(fit.signature), EVAL_OPTIONS)
-    for fit in fits:
-        remember_columns(fit.model, data.names)
 
 
 def _is_one_per_model(data: Any, count: int) -> bool:

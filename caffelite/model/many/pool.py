@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections import Counter
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite._support.warnings import thread_origin, user_line
 from caffelite.core.modes import mode
 from caffelite.model.many.shared_programs import SharedModel, Signature, share_model
+from caffelite.model.model import Model
 
 # Seconds of waiting after which this thread looks for a Ctrl-C: another thread may have got the signal.
 POLL_INTERVAL = 0.05
@@ -47,20 +48,34 @@ class StopFlag:
             raise KeyboardInterrupt
 
 
+@contextmanager
+def lock_trainings(models: Iterable[Model]) -> Iterator[None]:
+    """Inside, no other thread can train these models. Raise RuntimeError if one trains one of them now."""
+    with ExitStack() as locks:
+        for model in models:
+            locks.enter_context(model._model_state.lock_training())
+        yield
+
+
 def run_jobs(signatures: Sequence[Signature], work: Callable[[int, SharedModel | None], None], stop: StopFlag) -> None:
     """Call `work(i, shared_model)` for the model of each Signature, on `get_num_threads()` threads.
 
     Models with the same key get their thread's SharedModel. A model that is like no other, or whose steps call Python,
     gets None and computes itself.
     """
-    jobs = iter(enumerate(signatures))
+    jobs = deque(enumerate(signatures))
     threads = min(kernels.available_threads(), len(signatures))
     counts = Counter(signature.key for signature in signatures)
+
+    def take_jobs() -> Iterator[tuple[int, Signature]]:
+        with suppress(IndexError):  # no job is left
+            while True:
+                yield jobs.popleft()  # no two threads get the same, as they might from one iterator
 
     def run_worker() -> None:
         shared_models: dict[tuple[Any, ...] | None, SharedModel | None] = {None: None}
         with kernels.single_thread() if threads > 1 else nullcontext():
-            for i, signature in jobs:
+            for i, signature in take_jobs():
                 stop.check()
                 if signature.key not in shared_models:  # a SharedModel for a single model gains nothing
                     shared_models[signature.key] = share_model(signature) if counts[signature.key] > threads else None

@@ -16,6 +16,7 @@ from caffelite._support.warnings import PACKAGE
 _LIBRARIES = (PACKAGE, *{os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")})
 _NOT_OF_USERS = {"caffelite", "numpy", "scipy", "torch"}
 _user_packages: set[str] = set()  # installed packages that use caffelite
+_KEYWORD_CALLS = {"CALL_KW", "CALL_FUNCTION_KW"}  # they follow a constant with the names of keyword arguments
 _CONSTRUCTORS = {"__init__", "__new__", "__post_init__", "__init_subclass__", "__prepare__", "__set_name__", "__del__"}
 
 
@@ -35,7 +36,8 @@ class CodeNames(NamedTuple):
 def code_names(code: types.CodeType) -> CodeNames:
     """Return the names in code and in the functions within it. A string may be the name of an attribute, too."""
     global_names, loaded, missing, imported = set(), set(), set(), set()
-    for step, _ in instructions(code):
+    steps = [step for step, _ in instructions(code)]
+    for step, next_step in zip(steps, [*steps[1:], None], strict=True):
         if step.opname.startswith(("LOAD_GLOBAL", "LOAD_NAME")):
             global_names.add(step.argval)
         elif step.opname.startswith(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "IMPORT_F")):
@@ -46,7 +48,7 @@ def code_names(code: types.CodeType) -> CodeNames:
             imported.add(step.argval)
         elif step.opname.startswith(("STORE_SUBSCR", "STORE_SLICE")):
             loaded.add(ITEM_ASSIGNMENT)
-        elif step.opname == "LOAD_CONST":
+        elif step.opname == "LOAD_CONST" and getattr(next_step, "opname", "") not in _KEYWORD_CALLS:
             texts = step.argval if isinstance(step.argval, tuple) else (step.argval,)  # `match` has names in a tuple
             names = {name for text in texts if isinstance(text, str) for name in text.split(".") if name.isidentifier()}
             global_names |= names

@@ -50,7 +50,7 @@ _IS_KNOWN_PYTHON = sys.version_info < (3, 15)  # names in bytecode are read as i
 _PURE_PACKAGES = {
     *("caffelite", "abc", "argparse", "bisect", "builtins", "cmath", "collections", "contextlib", "copy"),
     *("dataclasses", "enum", "fractions", "functools", "heapq", "inspect", "itertools", "logging"),
-    *("math", "numbers", "numpy", "operator", "random", "re", "scipy", "statistics", "string", "threading"),
+    *("math", "numbers", "numpy", "operator", "random", "re", "reprlib", "scipy", "statistics", "string", "threading"),
     *("types", "typing", "warnings", "_abc", "_bisect", "_collections", "_functools", "_heapq", "_operator"),
     *("_random", "_statistics", "_thread"),
     *("pytest", "_pytest"),  # an `assert` reads them, if pytest runs it

@@ -327,7 +327,7 @@ def code_that_the_step_executes(self):
 
 @factor(
     lambda: {"s": pytest.importorskip("pandas").Series([1.0, 2.0])},
-    after=lambda self, epoch: self.s.__setitem__(0, epoch + 1.0),
+    after=lambda self, epoch: operator.setitem(self.s, 0, epoch + 1.0),
 )
 def a_series_that_a_callback_changes_in_place(self):
     return float(self.s.iloc[0])

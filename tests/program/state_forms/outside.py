@@ -221,8 +221,12 @@ def the_environment_that_the_step_changes(self):
     return 1 / int(os.environ["CAFFELITE_FORMS"])
 
 
+DATABASES = []  # which stay open: Python 3.13 and later warn if an open one is freed
+
+
 def make_database():
     database = sqlite3.connect(":memory:", check_same_thread=False)
+    DATABASES.append(database)
     database.execute("create table t (n integer)")
     return {"database": database}
 
