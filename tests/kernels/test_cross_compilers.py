@@ -19,12 +19,13 @@ ARM_COMPILERS = {
 
 
 @pytest.mark.sources
-def test_no_vector_type_gets_its_alignment_where_it_gets_its_size():
-    """Such a type can't be a parameter: gcc 14 to 16 crash for ARM. The macro DEFINE_VECTOR makes it in two steps."""
+def test_only_define_vector_gives_a_vector_its_alignment():
+    """For ARM the macro does this in two steps, because gcc 14 to 16 crash on parameters of a type made in one."""
     types = [found for path in LOOPS.iterdir() for found in re.findall(r"typedef[^;]*;", path.read_text())]
     vectors = [found for found in types if "vector_size" in found]
     assert len(vectors) > 5
-    assert [found for found in vectors if re.search(r"\baligned\(", found)] == []
+    (found,) = [found for found in vectors if re.search(r"\baligned\(", found)]
+    assert found.startswith("typedef element vector ")
 
 
 @pytest.mark.sources

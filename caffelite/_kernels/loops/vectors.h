@@ -34,11 +34,16 @@ enum { VECTOR_BYTES = 16, READS_LANES = 0 }; /* READS_LANES: whether load_first 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL_FOR _Pragma("GCC unroll 16") for
 
-/* A vector that may be anywhere in an array of its elements. The type is made in two steps, because in one step it can't be
- * a function's parameter: for ARM, gcc 14 to 16 fail with an internal error. */
+/* A vector that may be anywhere in an array of its elements. For ARM the type is made in two steps: in one step it can't be a
+ * function's parameter, because gcc 14 to 16 fail with an internal error. For x86-64 one step gives slightly better code. */
+#if defined(__aarch64__)
 #define DEFINE_VECTOR(vector, element, bytes)                                                                          \
     typedef element aligned_##vector __attribute__((vector_size(bytes), may_alias));                                   \
     typedef aligned_##vector vector __attribute__((aligned(sizeof(element))));
+#else
+#define DEFINE_VECTOR(vector, element, bytes)                                                                          \
+    typedef element vector __attribute__((vector_size(bytes), aligned(sizeof(element)), may_alias));
+#endif
 
 DEFINE_VECTOR(vector_float, float, VECTOR_BYTES)
 DEFINE_VECTOR(vector_double, double, VECTOR_BYTES)
