@@ -21,6 +21,7 @@ X, Y = cl.datasets.spiral(points_per_class=40, seed=0)
 IMAGES = np.random.default_rng(0).normal(size=(24, 1, 8, 8)).astype(np.float32)
 TEXTS = np.random.default_rng(1).integers(0, 9, (40, 6))
 WORDS = TEXTS[:, 0] % 3
+LOSS = cl.SoftmaxLoss()  # threads may share a loss, since each call applies a copy
 
 
 class UserNet(cl.Model):
@@ -35,7 +36,7 @@ class UserNet(cl.Model):
 
 
 def user_loss(outputs, targets):
-    return cl.SoftmaxLoss()(outputs, targets) + (outputs * outputs).mean() * 0.01
+    return LOSS(outputs, targets) + (outputs * outputs).mean() * 0.01
 
 
 # ---- nets of a thread's own ------------------------------------------------------------------------------------------
@@ -43,7 +44,7 @@ def user_loss(outputs, targets):
 
 def fit_layers(seed):
     model = classifier(2, 24, 3, seed=seed)
-    history = train(model, X, Y, epochs=6, validation_split=0.2)
+    history = train(model, X, Y, epochs=6, loss=LOSS, validation_split=0.2)
     return bits(model) + np.array(history["val_loss"]).tobytes()
 
 
@@ -68,20 +69,20 @@ def fit_texts(seed):
 
 def train_by_hand(seed):
     model = UserNet(seed)
-    step = training_step(model, cl.Adam(model.parameters(), lr=0.01))
+    step = training_step(model, cl.Adam(model.parameters(), lr=0.01), LOSS)
     return b"".join([step(X[i : i + 30], Y[i : i + 30]).data.tobytes() for i in (0, 30, 60)]) + bits(model)
 
 
 def train_by_replays(seed):
     model = classifier(2, 8, 3, seed=seed)
-    program = cl.capture(training_step(model, cl.Adam(model.parameters(), lr=0.01)), X[:30], Y[:30])
+    program = cl.capture(training_step(model, cl.Adam(model.parameters(), lr=0.01), LOSS), X[:30], Y[:30])
     return b"".join([program(X[i : i + 30], Y[i : i + 30]).tobytes() for i in range(0, 60, 10)]) + bits(model)
 
 
 def fit_several(seed):
     models = [classifier(2, 8, 3, seed=seed + i) for i in range(5)]
     optimizers = [cl.SGD(model.parameters(), lr=0.1) for model in models]
-    cl.fit_many(models, X, Y, loss=cl.SoftmaxLoss(), optimizers=optimizers, epochs=2, verbose=0)
+    cl.fit_many(models, X, Y, loss=LOSS, optimizers=optimizers, epochs=2, verbose=0)
     return b"".join(map(bits, models))
 
 
@@ -104,7 +105,7 @@ class SharedNets:
             "user_net": lambda x: user_net.predict(x, batch_size=50),
             "forward": lambda x: user_net(x).data,
             "program": lambda x: program(self.inputs[2] * np.float32(len(x))),
-            "evaluate": lambda x: np.array(list(layers.evaluate(X, Y, loss=cl.SoftmaxLoss()).values())),
+            "evaluate": lambda x: np.array(list(layers.evaluate(X, Y, loss=LOSS).values())),
         }
 
     def predict(self, name, i):
