@@ -100,7 +100,7 @@ def test_a_log_into_a_fifo_or_a_device_is_an_error_before_the_first_step(kind, t
     if kind == "fifo":
         os.mkfifo(path)
     before = bits(model)
-    with pytest.raises(OSError, match=f"expected a file, and there is a FIFO, a socket or a device: '{path}'"):
+    with pytest.raises(OSError, match=f"expected a file, and there is a FIFO, a socket or a device: '.*{path.name}'"):
         train(model, X, Y, callbacks=[CSVLog(path)])
     assert bits(model) == before
 
