@@ -112,23 +112,28 @@ def install():
 
     (PYTHON / "DLLs" / "_wmi.pyd").unlink()  # `platform` would end Python with it
     (packages / "sitecustomize.py").write_text("import _winapi\n\ndel _winapi.CopyFile2  # for `shutil`\n")
-    link = [COMPILER, "-shared", "-O2", "-static", TOOLS / "random.c", "-o", PYTHON / "bcryptprimitives.dll"]
+    link = [COMPILER, "-shared", "-O2", "-static", *c_file("random"), "-o", PYTHON / "bcryptprimitives.dll"]
     run(*link, "-ladvapi32", cwd=FOLDER)
     exports = [
         f"{name}=own_{name}" if re.fullmatch(OWN_FUNCTIONS, name) else f"{name}=ucrtbase.{name}"
         for name in sorted(replace_math(packages))
     ]
     (FOLDER / "math.def").write_text("EXPORTS\n" + "\n".join(exports))
-    link = [COMPILER, "-shared", "-O2", "-static", "-fno-builtin", TOOLS / "complex_math.c", FOLDER / "math.def"]
+    link = [COMPILER, "-shared", "-O2", "-static", "-fno-builtin", *c_file("complex_math"), FOLDER / "math.def"]
     run(*link, "-o", PYTHON / OWN_MATH.decode(), cwd=FOLDER)
 
     programs = PREFIX / "drive_c" / "programs"
     programs.mkdir()
     helper = f'-DHELPER="{TOOLS / "gcc.sh"}"'
-    run(COMPILER, "-O1", helper, TOOLS / "gcc.c", "-o", programs / "gcc.exe", cwd=FOLDER)
+    run(COMPILER, "-O1", helper, *c_file("gcc"), "-o", programs / "gcc.exe", cwd=FOLDER)
     shutil.copy(programs / "gcc.exe", programs / "objdump.exe")
     PROJECT.mkdir()
     wine("winecfg", "-v", "win10", show=False)
+
+
+def c_file(name):
+    """Return the arguments for a C file. Its ending sets it apart from the C files that Cython writes."""
+    return "-x", "c", TOOLS / f"{name}.c.in", "-x", "none"
 
 
 def replace_math(packages):
