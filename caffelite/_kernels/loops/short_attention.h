@@ -7,7 +7,8 @@
 #include "attention.h"
 #include "lanes.h"
 
-enum { MAX_POSITIONS = 32, MAX_COLUMNS = 16, PARTIAL_SUMS = 8 };
+/* The columns of a head are 4, 8 or, in float32, 16: the compiler writes the loops for each of them. */
+enum { MAX_POSITIONS = 32, MAX_COLUMNS = 16, MAX_COLUMNS_float = 16, MAX_COLUMNS_double = 8, PARTIAL_SUMS = 8 };
 
 typedef struct { /* an operand (rows, positions, heads · d); strides are in elements */
     const void *data;
@@ -210,14 +211,13 @@ enum { PIECE_BYTES = 16, PIECE_float = PIECE_BYTES / sizeof(float), PIECE_double
         }                                                                                                              \
     }                                                                                                                  \
                                                                                                                        \
-    /* The usual sizes of a head are compiled on their own. */                                                         \
     static void attend_heads_##real(const Heads *h)                                                                    \
     {                                                                                                                  \
         if (h->d == 4)                                                                                                 \
             attend_heads_of_##real(h, 4);                                                                              \
         else if (h->d == 8)                                                                                            \
             attend_heads_of_##real(h, 8);                                                                              \
-        else                                                                                                           \
+        else if (MAX_COLUMNS_##real == 16)                                                                             \
             attend_heads_of_##real(h, 16);                                                                             \
     }                                                                                                                  \
     static void attend_grad_heads_##real(const Heads *h)                                                               \
@@ -226,7 +226,7 @@ enum { PIECE_BYTES = 16, PIECE_float = PIECE_BYTES / sizeof(float), PIECE_double
             attend_grad_heads_of_##real(h, 4);                                                                         \
         else if (h->d == 8)                                                                                            \
             attend_grad_heads_of_##real(h, 8);                                                                         \
-        else                                                                                                           \
+        else if (MAX_COLUMNS_##real == 16)                                                                             \
             attend_grad_heads_of_##real(h, 16);                                                                        \
     }
 
