@@ -83,7 +83,11 @@ def forbid_signals(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 def _is_inside(process: int) -> bool:
-    return process == os.getpid() if sys.platform == "win32" else os.getsid(process) == os.getsid(0)
+    if sys.platform == "win32":
+        return process == os.getpid()
+    with suppress(ProcessLookupError):  # there is no such process; a group may outlive the one that it is named after
+        return os.getsid(process) == os.getsid(0)
+    return False
 
 
 def remove_folder(folder: str, seconds: int) -> None:

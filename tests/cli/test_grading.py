@@ -200,6 +200,14 @@ def relu(x):
 
 
 @posix
+def test_a_process_group_whose_first_process_has_ended_gets_no_signal():
+    with subprocess.Popen([sys.executable, "-c", ""], start_new_session=True) as ended:
+        ended.wait()
+    with pytest.raises(PermissionError):
+        forbid_signals("os.killpg", (ended.pid, signal.SIGCONT))
+
+
+@posix
 @pytest.mark.parametrize("name", ["SIGTERM", "SIGINT", "SIGHUP"])
 def test_a_signal_that_ends_it_ends_the_process_of_the_answer(name, tmp_path):
     number = getattr(signal, name)
