@@ -1,10 +1,13 @@
 """What a model decides by may change later: a recorded step is recorded again, or captured code is refused."""
 
 import dataclasses
+import subprocess
+import sys
 import types
 import warnings
 from collections import OrderedDict
 from contextvars import ContextVar
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ import pytest
 import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.program.guards.code import code_names, user_bases
+from tests.conftest import posix
 from tests.program.user_code import FORMS, LABELS, Net, X
 
 # ---- what is changed later ----
@@ -242,3 +246,30 @@ def test_classes_of_the_interpreter_can_be_watched():
         guard.add_class_item(kind, "get")
     assert kernels.are_unchanged([guard])
     assert not user_bases(ContextVar)
+
+
+@posix
+def test_a_numpy_outside_of_the_folders_of_packages_is_a_library(tmp_path):
+    """`pip install --target` puts packages anywhere."""
+    installed = Path(np.__file__).parents[1]
+    for name in ("numpy", "numpy.libs"):
+        if (installed / name).exists():
+            (tmp_path / name).symlink_to(installed / name, target_is_directory=True)
+    program = f"""
+import sys
+sys.path[:0] = [{str(tmp_path)!r}, {str(Path(cl.__file__).parents[1])!r}]
+import numpy as np, caffelite as cl
+assert np.__file__.startswith({str(tmp_path)!r})
+layer = cl.GRU(5, 4)
+cl.Model([layer], seed=0)
+x = np.ones((2, 3, 5), np.float32)
+
+def step(x):
+    with np.errstate(all="ignore"):
+        return layer(x)
+
+layer(x)
+cl.capture(step, x)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

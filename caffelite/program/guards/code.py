@@ -11,9 +11,12 @@ import types
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
 from caffelite._support.warnings import PACKAGE
 
-_LIBRARIES = (PACKAGE, *{os.path.join(sysconfig.get_path(name), "") for name in ("stdlib", "purelib", "platlib")})
+_FOLDERS = {os.path.dirname(np.__file__), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib"))}
+_LIBRARIES = (PACKAGE, *(os.path.join(folder, "") for folder in _FOLDERS))
 _NOT_OF_USERS = {"caffelite", "numpy", "scipy", "torch"}
 _user_packages: set[str] = set()  # installed packages that use caffelite
 _KEYWORD_CALLS = {"CALL_KW", "CALL_FUNCTION_KW"}  # they follow a constant with the names of keyword arguments
