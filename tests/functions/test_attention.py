@@ -33,12 +33,9 @@ def forward_and_backward(dy, q, k, v, heads, causal=False, mask=None, random=Non
 lengths = st.integers(0, 40) | st.sampled_from([63, 64, 65, 127, 130])
 
 
-@both_dtypes
-@given(data=st.data(), seed=st.integers(0, 2**32))
-def test_values_and_gradients_are_the_judges_for_any_number_of_queries_and_keys(dtype, data, seed):
-    n, heads, d = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 3)), data.draw(st.integers(1, 40))
-    keys, causal, p = data.draw(lengths), data.draw(st.booleans()), data.draw(st.sampled_from([0.0, 0.3]))
-    queries = data.draw(st.integers(0, keys)) if causal else data.draw(lengths)
+def compare_with_judge(data, dtype, sizes, heads, d, causal, p, seed):
+    """Compare a call with the judge, with any mask. Return its arguments dy, q, k, v and mask, and its results."""
+    n, queries, keys = sizes
     dy, q = (numbers(n, queries, heads * d, dtype=dtype, seed=seed + i) for i in range(2))
     k, v = (numbers(n, keys, heads * d, dtype=dtype, seed=seed + i) for i in (2, 3))
     shape = data.draw(st.sampled_from([None, (n, keys), (queries, keys), (n, queries, keys), (1, queries, keys)]))
@@ -48,6 +45,16 @@ def test_values_and_gradients_are_the_judges_for_any_number_of_queries_and_keys(
     mine = forward_and_backward(dy, q, k, v, heads, causal, mask, np.array([7, 3]), p)
     for array, truth in zip(mine, [y, *backward(to_float64(dy))], strict=True):
         assert_close(array, truth, dtype, scale=30.0)
+    return (dy, q, k, v, mask), mine
+
+
+@both_dtypes
+@given(data=st.data(), seed=st.integers(0, 2**32))
+def test_values_and_gradients_are_the_judges_for_any_number_of_queries_and_keys(dtype, data, seed):
+    n, heads, d = data.draw(st.integers(0, 3)), data.draw(st.integers(1, 3)), data.draw(st.integers(1, 40))
+    keys, causal, p = data.draw(lengths), data.draw(st.booleans()), data.draw(st.sampled_from([0.0, 0.3]))
+    queries = data.draw(st.integers(0, keys)) if causal else data.draw(lengths)
+    compare_with_judge(data, dtype, (n, queries, keys), heads, d, causal, p, seed)
 
 
 @both_dtypes
@@ -57,19 +64,11 @@ def test_short_sequences_are_the_judges_and_have_the_bits_that_they_have_behind_
     n, heads, d = data.draw(st.integers(1, 9)), data.draw(st.integers(1, 5)), data.draw(st.sampled_from([4, 8, 16]))
     keys, causal, p = data.draw(st.integers(1, 32)), data.draw(st.booleans()), data.draw(st.sampled_from([0.0, 0.3]))
     queries = data.draw(st.integers(1, keys if causal else 32))
-    dy, q = (numbers(n, queries, heads * d, dtype=dtype, seed=seed + i) for i in range(2))
-    k, v = (numbers(n, keys, heads * d, dtype=dtype, seed=seed + i) for i in (2, 3))
-    shape = data.draw(st.sampled_from([None, (n, keys), (queries, keys), (n, queries, keys), (1, queries, keys)]))
-    mask = None if shape is None else np.random.default_rng(seed).random(shape) < 0.7
-    kept = attention_mask((n, heads, queries, keys), (7, 3), p) if p else 1.0
-    y, backward = attention(*map(to_float64, (q, k, v)), heads, causal, mask, kept)
-    mine = forward_and_backward(dy, q, k, v, heads, causal, mask, np.array([7, 3]), p)
-    for array, truth in zip(mine, [y, *backward(to_float64(dy))], strict=True):
-        assert_close(array, truth, dtype, scale=30.0)
+    given, mine = compare_with_judge(data, dtype, (n, queries, keys), heads, d, causal, p, seed)
     if p == 0:
-        hidden = 32
+        (dy, q, k, v, mask), hidden = given, 32
         k, v = (np.concatenate([numbers(n, hidden, heads * d, dtype=dtype), array], 1) for array in (k, v))
-        shown = np.ones((n, queries, keys), bool) if mask is None else mask[:, None] if shape == (n, keys) else mask
+        shown = np.ones((1, 1, 1), bool) if mask is None else mask[:, None] if mask.shape == (n, keys) else mask
         shown = np.broadcast_to(shown, (n, queries, keys))
         mask = np.concatenate([np.zeros((n, queries, hidden), bool), shown], 2)
         y, dq, dk, dv = forward_and_backward(dy, q, k, v, heads, causal, mask)

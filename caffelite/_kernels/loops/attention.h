@@ -7,7 +7,8 @@
 #ifndef CAFFELITE_ATTENTION_H
 #define CAFFELITE_ATTENTION_H
 #include <float.h>
-#include "vectors.h"
+#include "fma.h"
+#include "lanes.h"
 
 enum {
     STRIP_VECTORS = 2,
@@ -48,6 +49,38 @@ INLINE vector_double power_of_2_double(vector_double x)
     return (vector_double)(~(bits_double)(x < -1022.0) & ((bits_double)p + ((bits_double)shifted << 52)));
 }
 
+/* a b − c, rounded as in fma.h */
+#if defined(__AVX512F__)
+INLINE vector_float multiply_subtract_float(vector_float a, vector_float b, vector_float c)
+{
+    return (vector_float)_mm512_fmsub_ps((__m512)a, (__m512)b, (__m512)c);
+}
+INLINE vector_double multiply_subtract_double(vector_double a, vector_double b, vector_double c)
+{
+    return (vector_double)_mm512_fmsub_pd((__m512d)a, (__m512d)b, (__m512d)c);
+}
+#elif defined(__AVX2__)
+INLINE vector_float multiply_subtract_float(vector_float a, vector_float b, vector_float c)
+{
+    return (vector_float)_mm256_fmsub_ps((__m256)a, (__m256)b, (__m256)c);
+}
+INLINE vector_double multiply_subtract_double(vector_double a, vector_double b, vector_double c)
+{
+    return (vector_double)_mm256_fmsub_pd((__m256d)a, (__m256d)b, (__m256d)c);
+}
+#else
+INLINE vector_float multiply_subtract_float(vector_float a, vector_float b, vector_float c)
+{
+    for (int i = 0; i < LANES_OF_float; i++) c[i] = multiply_add_float(a[i], b[i], -c[i]);
+    return c;
+}
+INLINE vector_double multiply_subtract_double(vector_double a, vector_double b, vector_double c)
+{
+    for (int i = 0; i < LANES_OF_double; i++) c[i] = multiply_add(a[i], b[i], -c[i]);
+    return c;
+}
+#endif
+
 /* exponentials: the scores s of some more keys become 2^(s − m). m is the largest score so far, and may rise. `total` is
  * the sum of these numbers over all keys so far. Multiply the numbers of earlier keys by `shrink`, which makes up for a
  * larger m. Before the first keys, m is the lowest finite number.
@@ -71,7 +104,7 @@ INLINE vector_double power_of_2_double(vector_double x)
     {                                                                                                                  \
         vector_##real difference = d - mean;                                                                           \
         if (dropout)                                                                                                   \
-            difference = d * *dropout - mean;                                                                          \
+            difference = multiply_subtract_##real(d, *dropout, mean);                                                  \
         return p * difference * scale;                                                                                 \
     }                                                                                                                  \
                                                                                                                        \

@@ -42,7 +42,7 @@ cdef extern from "loops/attention.h" nogil:
 
 cdef extern from "loops/short_attention.h" nogil:
     enum:
-        MAX_POSITIONS, TAKES_DROPOUT
+        MAX_POSITIONS
     ctypedef struct Sequences:
         const void* data
         Py_ssize_t row, position
@@ -441,8 +441,7 @@ cdef inline real dot(const real* x, const real* y, Py_ssize_t n) noexcept nogil:
 cdef inline bint is_short(const real* like, const Call* call, Py_ssize_t heads) noexcept nogil:
     cdef Py_ssize_t L = call.size[2], S = call.size[3], d = call.size[4], seen = S - L // 2 if call.size[5] else S
     return ((d in (4, 8) or (d == 16 and sizeof(real) == 4)) and 0 < S <= MAX_POSITIONS and L <= MAX_POSITIONS
-            and heads > 1 and 32 * heads >= (d + 4) * lanes(like) and L * seen * d <= 16 * lanes(like) * S
-            and (call.scalar[1] == 0 or TAKES_DROPOUT))
+            and heads > 1 and 32 * heads >= (d + 4) * lanes(like) and L * seen * d <= 16 * lanes(like) * S)
 
 
 # A group of at most `count` heads, from `first` on. Its operands are q, k and v from this one on, mask and drawn.

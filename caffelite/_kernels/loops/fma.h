@@ -14,15 +14,17 @@ INLINE double multiply_add(double a, double b, double c)
 #endif
 }
 
-/* a b + c d. First c d is rounded. Otherwise the compiler would choose in each loop which of the two products it rounds. */
-INLINE double sum_of_products_double(double a, double b, double c, double d) { return multiply_add(a, b, c * d); }
-INLINE float sum_of_products_float(float a, float b, float c, float d)
+INLINE float multiply_add_float(float a, float b, float c)
 {
 #if defined(__FMA__) || defined(__FP_FAST_FMAF)
-    return __builtin_fmaf(a, b, c * d);
+    return __builtin_fmaf(a, b, c);
 #else
-    return a * b + c * d;
+    return a * b + c;
 #endif
 }
+
+/* a b + c d. First c d is rounded. Otherwise the compiler would choose in each loop which of the two products it rounds. */
+INLINE double sum_of_products_double(double a, double b, double c, double d) { return multiply_add(a, b, c * d); }
+INLINE float sum_of_products_float(float a, float b, float c, float d) { return multiply_add_float(a, b, c * d); }
 
 #endif

@@ -5,17 +5,9 @@
 #ifndef CAFFELITE_SHORT_ATTENTION_H
 #define CAFFELITE_SHORT_ATTENTION_H
 #include "attention.h"
-#include "lanes.h"
 
 /* The columns of a head are 4, 8 or, in float32, 16: the compiler writes the loops for each of them. */
 enum { MAX_POSITIONS = 32, MAX_COLUMNS = 16, MAX_COLUMNS_float = 16, MAX_COLUMNS_double = 8, PARTIAL_SUMS = 8 };
-
-/* Whether dropout has the bits that it has in long sequences. clang rounds a product there that gcc does not round. */
-#if defined(__clang__)
-enum { TAKES_DROPOUT = 0 };
-#else
-enum { TAKES_DROPOUT = 1 };
-#endif
 
 typedef struct { /* an operand (rows, positions, heads · d); strides are in elements */
     const void *data;
