@@ -1,3 +1,21 @@
+from cpython.object cimport PyObject
+
+cdef extern from *:
+    """
+    /* The object of a weak reference, None if it is gone: as the reference itself returns when it is called. */
+    static PyObject *get_referent(PyObject *reference)
+    {
+    #if PY_VERSION_HEX >= 0x030D0000
+        PyObject *referent = NULL;
+        return PyWeakref_GetRef(reference, &referent) == 0 ? Py_NewRef(Py_None) : referent;
+    #else
+        return Py_NewRef(PyWeakref_GET_OBJECT(reference));
+    #endif
+    }
+    """
+    object get_referent(object reference)
+
+
 cdef enum Place:                          # the places of values
     CLASS_ITEM                            # in a class itself, without its bases, by name
     ATTRIBUTE                             # of an object that has no dict for it, by name

@@ -1,6 +1,7 @@
 """Watching the Python values that a recording depends on: have they changed since then?"""
-from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError
-from cpython.ref cimport PyObject
+cimport cython
+from cpython.dict cimport PyDict_GetItem, PyDict_GetItemWithError, PyDict_Next
+from cpython.object cimport PyObject
 from libc.string cimport memcmp
 cimport numpy as cnp
 
@@ -21,6 +22,24 @@ cdef extern from *:
 
 cdef extern from "Python.h":
     object PyObject_GenericGetDict(object owner, void* context)
+    PyObject* PyList_GET_ITEM(list values, Py_ssize_t i)
+
+
+cdef bint has_items(dict values, list names, list items):
+    """Return whether a dict has these names in this order, and the same items. There may be others between them.
+
+    A loop over a dict is faster than to look each name up.
+    """
+    cdef Py_ssize_t place = 0, i = 0, count = len(names)
+    cdef PyObject* name
+    cdef PyObject* value
+    with cython.critical_section(values):
+        while i < count and PyDict_Next(values, &place, &name, &value):
+            if name == PyList_GET_ITEM(names, i):
+                if value != PyList_GET_ITEM(items, i):
+                    return False
+                i += 1
+    return i == count
 
 
 cdef class AttributeGuard:
@@ -55,13 +74,13 @@ cdef class AttributeGuard:
     cdef bint are_unchanged(self):
         cdef PyObject* value
         cdef Py_ssize_t i
-        owner = self.owner()
+        owner = get_referent(self.owner)
         if owner is None:
             return not self.needed
         now = PyObject_GenericGetDict(owner, NULL)
         if self.count >= 0 and len(<dict> now) != self.count:
             return False
-        for i in range(len(self.names)):
+        for i in range(0 if has_items(now, self.names, self.values) else len(self.names)):
             value = PyDict_GetItemWithError(now, self.names[i])
             if value == NULL:             # perhaps it is an attribute of the class
                 if getattr(owner, self.names[i], self) is not self.values[i]:
@@ -97,7 +116,7 @@ cdef bint is_unchanged(now, before):
     """Return whether `now` is `before`, or an equal number, text or tuple. `before` may be a weak reference."""
     cdef Py_ssize_t i
     if type(before) is Reference:
-        return now is before()
+        return now is get_referent(before)
     if now is before or type(now) is not type(before):
         return now is before
     if type(now) is tuple:
@@ -114,7 +133,7 @@ cdef bint is_unchanged(now, before):
 
 def resolve_reference(before):
     """Return the value that `make_reference` was called with; None if it no longer exists."""
-    return before() if type(before) is Reference else before
+    return get_referent(before) if type(before) is Reference else before
 
 
 def make_reference(value):
@@ -140,6 +159,18 @@ cdef inline bint has_bytes(cnp.ndarray array, bytes values):
     if cnp.PyArray_IS_C_CONTIGUOUS(array):
         return not memcmp(cnp.PyArray_DATA(array), <char*> values, cnp.PyArray_NBYTES(array))
     return array.tobytes() == values
+
+
+cdef bint has_contents(content, list keys, list before):
+    """Return whether a list has these elements, or a dict these keys, with these values."""
+    cdef Py_ssize_t i
+    if len(content) != len(before) or (keys is not None and list(content) != keys):
+        return False
+    now = content if keys is None else list(content.values())
+    for i in range(len(before)):
+        if not is_unchanged(now[i], before[i]):
+            return False
+    return True
 
 
 cdef object read_value(int place, owner, key):
@@ -229,7 +260,7 @@ cdef class GuardTable(AttributeGuard):
     cdef bint are_unchanged(self):
         for owner, name, before in self.items:
             if type(owner) is Reference:
-                owner = owner()
+                owner = get_referent(owner)
                 if owner is None:
                     continue
             values = owner if isinstance(owner, dict) else owner.__dict__
@@ -242,7 +273,10 @@ cdef class GuardTable(AttributeGuard):
             owner = resolve_reference(owner)
             if owner is not None and not is_unchanged(read_value(place, owner, key), before):
                 return False
-        return not self.contents or next(self.content_changes(), None) is None
+        for content, keys, before, _ in self.contents:
+            if not has_contents(content, keys, before):
+                return False
+        return True
 
     def exclude(self, owners):
         """Stop comparing the attributes of these objects. `AttributeGuard` compares them."""
@@ -266,13 +300,12 @@ cdef class GuardTable(AttributeGuard):
     def content_changes(self):
         """For each list or dict whose elements have changed: its name, and an old and a new element."""
         for content, keys, before, name in self.contents:
-            if len(content) < len(before):
+            if has_contents(content, keys, before):
+                continue
+            if len(content) < len(before) or (keys is not None and list(content)[:len(keys)] != keys):
                 yield name, before, content
                 continue
-            now = list(content.values()) if isinstance(content, dict) else content
-            if isinstance(content, dict) and list(content)[:len(keys)] != keys:
-                yield name, before, content
-                continue
+            now = list(content.values()) if keys is not None else content
             for i in range(len(now)):
                 if i >= len(before) or not is_unchanged(now[i], before[i]):
                     yield name, before[i] if i < len(before) else MISSING, now[i]

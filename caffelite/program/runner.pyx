@@ -11,7 +11,7 @@ from caffelite._kernels.launch cimport rounds_products
 from caffelite._kernels.record cimport is_recording
 from caffelite._kernels.record import recorder
 from caffelite._kernels.replay cimport Replay
-from caffelite._kernels.guards cimport are_unchanged
+from caffelite._kernels.guards cimport are_unchanged, get_referent
 from caffelite.core.autograd cimport Node, is_training, records_graph
 from caffelite._support.fork import reset_after_fork
 from caffelite.core.sparse import to_row_array, as_sparse, is_sparse, from_row_array
@@ -44,7 +44,7 @@ cdef class TensorGuard:
         self.had_gradient = ANY if had_gradient is None else <bint> had_gradient
 
     cdef bint holds(self) except -1:
-        t = self.tensor()
+        t = get_referent(self.tensor)
         if t is None:
             return not self.needed
         return ((<Node> t)._data is self.data and (<Node> t)._gradient is self.gradient
@@ -67,7 +67,7 @@ cdef class SideEffect:
         self.has_gradient = ANY if has_gradient is None else <bint> has_gradient
 
     cdef int apply(self) except -1:
-        t = self.tensor()
+        t = get_referent(self.tensor)
         if t is not None:
             if self.has_gradient != ANY:
                 (<Node> t)._has_gradient = self.has_gradient

@@ -1,6 +1,6 @@
 """The tests with another C compiler: `python tests/tools/run_compiler.py clang`, on Linux; a quarter of an hour.
 
-    apt-get install clang libomp-dev
+    apt-get install clang libomp-dev libclang-rt-dev
 
 The script copies the project to build/compilers and compiles it there by this compiler. Our loops must compile without
 a warning, and all tests must pass. `python tests/tools/run_compiler.py gcc-14 tests/kernels` runs some of the tests.
