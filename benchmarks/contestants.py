@@ -109,8 +109,11 @@ def pytorch_trainer(task, model, data, weights, compiled):
     return train
 
 
-def jax_trainer(task, apply, inputs, weights):
-    """`train` of apply(weights, *inputs) -> outputs, which begins with these weights, on arrays of inputs."""
+def jax_trainer(task, apply, inputs, weights, scan=False):
+    """`train` of apply(weights, *inputs) -> outputs, which begins with these weights, on arrays of inputs.
+
+    `scan`: an epoch is one call. Its batches must have the same rows.
+    """
     import jax
     from jax import numpy as jnp
 
@@ -123,7 +126,6 @@ def jax_trainer(task, apply, inputs, weights):
 
     rule, moments = jax_rule(task.net)
 
-    @partial(jax.jit, donate_argnums=0)
     def step(state, batch):
         t, w, *moments = state
         loss, g = jax.value_and_grad(compute_loss)(w, *batch)
@@ -133,6 +135,9 @@ def jax_trainer(task, apply, inputs, weights):
     y = jax.nn.one_hot(task.y, task.net.classes) if task.net.classes else jnp.array(task.y)
     data = [*map(jnp.array, inputs), y]
     split = jax.jit(lambda order: [[column[rows] for column in data] for rows in task.batches(order)])
+    stack = jax.jit(lambda order: [column[order.reshape(-1, task.net.batch)] for column in data])
+    run_batch = jax.jit(step, donate_argnums=0)
+    run_batches = jax.jit(partial(jax.lax.scan, step), donate_argnums=0)
 
     def train(epochs, record):
         w = tuple(map(jnp.array, weights))
@@ -140,8 +145,13 @@ def jax_trainer(task, apply, inputs, weights):
         losses = []
         began = perf_counter()
         for order in task.orders[:epochs]:
-            for batch in split(order.astype(np.int32)):
-                state, loss = step(state, batch)
+            order = order.astype(np.int32)
+            if scan:
+                state, epoch_losses = run_batches(state, stack(order))
+                losses.append(epoch_losses)
+                continue
+            for batch in split(order):
+                state, loss = run_batch(state, batch)
                 losses.append(loss)
         jax.block_until_ready(state)
         seconds = perf_counter() - began

@@ -368,10 +368,11 @@ def pytorch(task, compiled=False, keeping=True):
     return pytorch_trainer(task, task.net.module(), tensors(task), task.net.peer_weights(task.weights), compiled)
 
 
-def jax(task):
+def jax(task, scan=False):
+    """`scan`: an epoch is one call."""
     harness.keep_memory()
     *inputs, _ = columns(task.x, task.y)
-    return jax_trainer(task, task.net.function(), inputs, task.net.peer_weights(task.weights))
+    return jax_trainer(task, task.net.function(), inputs, task.net.peer_weights(task.weights), scan)
 
 
 def contestants(net, quick):
@@ -380,6 +381,7 @@ def contestants(net, quick):
     if not quick:
         peers["PyTorch, malloc as it is"] = partial(pytorch, keeping=False)
         peers["torch.compile"] = partial(pytorch, compiled=True)
+        peers["JAX, scan"] = partial(jax, scan=True)
     return peers
 
 

@@ -220,7 +220,7 @@ def numpy_by_hand(task):
 
 
 def numpy_sgd(w, g, lr, momentum, weight_decay):
-    v, change = np.zeros((2, len(w)), np.float32)
+    v, change = np.zeros((2, len(w)), w.dtype)
 
     def update():
         np.multiply(v, momentum, v)
@@ -237,7 +237,7 @@ def numpy_sgd(w, g, lr, momentum, weight_decay):
 def numpy_adam(w, g, lr, betas, eps, weight_decay):
     """Adam, and AdamW where weights decay; √(1 − β₂ᵗ) is drawn out of m̂ / (√v̂ + eps), which saves a pass."""
     (beta1, beta2), steps = betas, count(1)
-    m, v, change = np.zeros((3, len(w)), np.float32)
+    m, v, change = np.zeros((3, len(w)), w.dtype)
 
     def update():
         t = next(steps)

@@ -107,8 +107,8 @@ def sgd(lr, momentum=0.9, weight_decay=0.0):
     return "SGD", {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
 
 
-def adam(name="Adam", weight_decay=0.0):
-    return name, {"lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": weight_decay}
+def adam(name="Adam", weight_decay=0.0, betas=(0.9, 0.999)):
+    return name, {"lr": 1e-3, "betas": betas, "eps": 1e-8, "weight_decay": weight_decay}
 
 
 WORKLOADS = {

@@ -84,6 +84,7 @@ GROUPS = {
         Example("text", "Sparse text"),
         Example("addition", "Learning to add"),
         Example("language_model", "A language model that reads on"),
+        Example("microgpt", "microgpt: names, letter by letter"),
         Example(
             "gpt",
             "A GPT that writes",

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -82,7 +83,8 @@ def missing_peers(tmp_path):
 
 # These take five seconds to a minute each.
 LONG = {"autograd.py", "busy.py", "estimators.py", "many.py", "overhead.py", "precision.py", "sparse.py", "steps.py"}
-LONG |= {"convolutions.py", "kernels.py", "live.py", "playground.py", "sequences.py", "sources.py", "tables.py"}
+LONG |= {"convolutions.py", "kernels.py", "live.py", "microgpt.py", "playground.py", "sequences.py", "sources.py"}
+LONG |= {"tables.py"}
 
 
 @pytest.mark.parametrize("script", [pytest.param(s, marks=[pytest.mark.slow] * (s in LONG)) for s in SCRIPTS])
@@ -230,6 +232,24 @@ def test_caffelite_and_its_peers_train_the_workload_with_norms_alike(peer, modul
         command, capture_output=True, encoding="utf-8", check=False, env=dict(os.environ, PYTHONPATH=path)
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_microgpt_in_float64_trains_as_by_gradients_derived_by_hand(steps, monkeypatch, capsys):
+    import microgpt
+
+    monkeypatch.setattr(sys, "argv", ["microgpt.py", "--steps=1"])
+    example = runpy.run_path(str(BENCHMARKS.parent / "examples" / "microgpt.py"))
+    net = microgpt.NETS["d16-one"]
+    x, y = net.data()
+    model = example["MicroGPT"](seed=0, dtype=np.float64)
+    task = steps.Task(net, x, y, [p.data.copy() for p in model.parameters()])
+    assert sum(values.size for values in task.weights) == 4192
+    task.draw_orders(20)
+    adam = cl.Adam(model.parameters(), **{k: v for k, v in net.settings.items() if k != "weight_decay"})
+    _, _, history = net.fit(x, y, 20, (model, cl.SoftmaxLoss(), adam))
+    by_hand = microgpt.numpy_by_hand(task)(20, True)[1]
+    assert history["loss"] == pytest.approx(by_hand, rel=1e-13, abs=0)
+    assert history["loss"][-1] < 0.9 * history["loss"][0]
 
 
 def test_the_summary_says_when_a_peer_is_faster(steps):

@@ -357,6 +357,21 @@ def test_the_pole_is_up_longer_with_every_ten_rounds_at_first():
     assert max(lengths) > 200
 
 
+def test_microgpt_learns_names_of_syllables_and_writes_new_ones(tmp_path):
+    output = run("microgpt.py").stdout
+    (loss,) = numbers_after("loss", output.splitlines()[1])
+    assert loss < 2  # nats a letter; 3.3 at first
+    names = output.splitlines()[-1].split(", ")
+    syllables = re.compile("([bdfgklmnrst][aeiou]){2,3}[lnrs]?").fullmatch
+    assert len(names) == 10
+    assert sum(map(bool, map(syllables, names))) >= 7
+    file = tmp_path / "names.txt"
+    file.write_text("Abba\nbaab\n", encoding="utf-8")
+    assert set(run("microgpt.py", str(file)).stdout.splitlines()[-1]) <= set("ab, ")
+    file.write_text("Zoë", encoding="utf-8")
+    assert "expected names of the letters a to z, got ë" in run("microgpt.py", str(file)).stderr
+
+
 def test_the_gpt_learns_a_text_and_writes_more_of_it_than_it_sees(tmp_path):
     text, picture = tmp_path / "text.txt", tmp_path / "loss.png"
     text.write_text("äbc\n" * 500, encoding="utf-8")
