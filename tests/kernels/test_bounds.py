@@ -162,6 +162,11 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     h, norms, drawn = k.attention(q, q, q, heads, True, hidden, guarded(np.array([7, 3])), 0.2)
                     others = q, guarded(h), guarded(norms), heads, True, hidden, guarded(drawn), 0.2
                     k.attention_grad(q, q, q, *others)
+                for heads, d in ((3, 4), (5, 8), (5, 16)) if n == 1 else ():  # short sequences
+                    q, hidden = guarded(np.ones((2, m, heads * d), dtype)), guarded(rng.random((2, m)) < 0.7)
+                    h, norms, drawn = k.attention(q, q, q, heads, True, hidden, guarded(np.array([7, 3])), 0.2)
+                    others = q, guarded(h), guarded(norms), heads, True, hidden, guarded(drawn), 0.2
+                    k.attention_grad(q, q, q, *others)
                 k.take(a, guarded(np.arange(m)), guarded(np.empty((m, n), dtype)))
                 k.take_grad(a, guarded(np.arange(m)), m)
                 gapped = guarded(np.ones((m, n + 3), dtype))
