@@ -142,8 +142,7 @@ cdef inline void plan_product(real* out, const Call* call, Py_ssize_t begin, Py_
     p.width, p.columns = lanes(out) if strip.b_column != 1 else strip_columns(out), BLOCK_COLUMNS
 
 
-# The depth of a block in which neither the rows of b nor the columns of a crowd each other out of the cache; BLOCK_K if
-# it would be too small.
+# The depth of a block in which neither the rows of b nor the columns of a crowd each other. BLOCK_K if it is too small.
 cdef inline Py_ssize_t uncrowded_terms(const real* like, const Product* p) noexcept nogil:
     cdef Py_ssize_t terms = BLOCK_K
     while is_crowded(like, p.b.stride[0], terms) or (p.a.stride[0] == 1 and is_crowded(like, p.a.stride[1], terms)):
