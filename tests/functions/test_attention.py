@@ -546,7 +546,6 @@ def test_a_context_gives_the_values_and_gradients_of_pytorchs_module(drawn, keys
 
 
 @both_dtypes
-@pytest.mark.usefixtures("restored_threads")
 def test_rotary_positions_turn_pairs_of_numbers(dtype):
     x = numbers(3, 300, 12, dtype=dtype)
     for heads in (1, 2, 3):
@@ -554,13 +553,65 @@ def test_rotary_positions_turn_pairs_of_numbers(dtype):
             y = kernels.rotary(x[:, first:], heads, first)
             assert_close(y, rotate(to_float64(x), heads)[:, first:], dtype, scale=2.0)
             assert_close(kernels.rotary(y, heads, first, True), to_float64(x[:, first:]), dtype, scale=4.0)
-            for threads in (1, 2, 3, 8):
-                cl.set_num_threads(threads)
-                assert_same_bits(kernels.rotary(x[:, first:], heads, first), y)
-                assert_same_bits(kernels.rotary(x[1:2, first : first + 1], heads, first), y[1:2, :1])
     for bad, says in [((x[0], 1), r"\(300, 12\)"), ((x, 4), "4 heads"), ((x, 0), "0 heads"), ((x, 2, -1), "got -1")]:
         with pytest.raises(ValueError, match=says):
             kernels.rotary(*bad)
+
+
+@both_dtypes
+@given(data=st.data(), layout=st.sampled_from(LAYOUTS), backward=st.booleans())
+def test_rotary_turns_a_head_and_a_position_alone_to_the_same_bits(dtype, data, layout, backward):
+    ends = {"n": (0, 3), "length": (0, 70), "first": (0, 300), "heads": (1, 12), "pairs": (1, 40)}
+    n, length, first, heads, d = (data.draw(st.integers(*pair), name) for name, pair in ends.items())
+    odd = layout(numbers(n, length, 2 * heads * d, dtype=dtype))
+    x, y = plain_copy(odd), kernels.rotary(odd, heads, first, backward)
+    assert y.shape == x.shape
+    for head in range(heads):
+        columns = slice(2 * head * d, 2 * (head + 1) * d)
+        assert_same_bits(kernels.rotary(x[:, :, columns], 1, first, backward), y[:, :, columns])
+    for t in range(length):
+        assert_same_bits(kernels.rotary(x[:, t : t + 1], heads, first + t, backward), y[:, t : t + 1])
+
+
+@both_dtypes
+@pytest.mark.usefixtures("restored_threads")
+def test_rotary_has_the_same_bits_on_any_threads(dtype):
+    x = numbers(40, 700, 24, dtype=dtype)  # so many that threads share them
+    for heads in (1, 3, 12):
+        cl.set_num_threads(1)
+        y = kernels.rotary(x, heads)
+        for threads in range(2, 9):
+            cl.set_num_threads(threads)
+            assert_same_bits(kernels.rotary(x, heads), y)
+
+
+@both_dtypes
+def test_rotary_angles_are_computed_in_float64(dtype):
+    d, position = 64, 100_000
+    frequencies = [math.exp(-math.log(10000) * 2 * i / d) for i in range(d // 2)]
+    y = kernels.rotary(np.tile(np.array([1, 0], dtype), (1, 1, d // 2)), 1, position)[0, 0]
+    expected = np.array([f(position * w) for w in frequencies for f in (math.cos, math.sin)]).astype(dtype)
+    np.testing.assert_allclose(y, expected, rtol=0, atol=np.finfo(dtype).eps if dtype == np.float32 else 1e-10)
+
+
+@both_dtypes
+def test_replays_keep_their_rotary_positions_while_other_lengths_are_computed(dtype):
+    def turn(x):
+        return [kernels.rotary(x, 3, first, back) for first in (0, 5) for back in (0, 1)]
+
+    inputs = [numbers(2, 37, 24, dtype=dtype, seed=seed) for seed in range(3)]
+    eager = [turn(x) for x in inputs]
+    program = cl.capture(turn, inputs[0])
+    program(inputs[0])  # from now on it replays
+    for i in range(40):
+        kernels.rotary(numbers(1, 50 * i + 1, 2 * i + 2, dtype=dtype), 1)
+    for heads in (1, 2, 4, 6, 12):  # their cosines and sines have as many bytes
+        kernels.rotary(inputs[0], heads)
+    for x, arrays in zip(inputs, eager, strict=True):
+        for mine, theirs in zip(program(x), arrays, strict=True):
+            assert_same_bits(mine, theirs)
+    with pytest.raises(OverflowError):
+        kernels.rotary(inputs[0], 3, 2**63 - 1)
 
 
 def test_rotary_scores_depend_on_distances_alone():

@@ -411,6 +411,18 @@ def test_layouts_change_no_bit_of_a_kernels_result(shape, dtype):
                 assert_same_bits(mine, plain)
 
 
+@both_dtypes
+@pytest.mark.parametrize("size", [1, 8, 64, 70])
+def test_rows_of_layer_norm_have_the_bits_they_have_alone(size, dtype):
+    x, c = numbers(35, size, dtype=dtype), numbers(size, dtype=dtype, seed=1)
+    for shift, centered in itertools.product((c, None), (True, False)):
+        y, moments = kernels.layer_norm(x, c, shift, 1e-5, centered)
+        for i in range(35):
+            alone, own = kernels.layer_norm(x[i : i + 1], c, shift, 1e-5, centered)
+            assert_same_bits(alone, y[i : i + 1])
+            assert_same_bits(own, moments[:, i : i + 1])
+
+
 def test_features_have_the_bits_they_have_alone():
     """Threads cut features anywhere, so a feature's place in a block must not matter."""
     x, dy, c = numbers(33, 150), numbers(33, 150, seed=1), numbers(150)

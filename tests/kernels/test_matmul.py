@@ -90,6 +90,23 @@ def test_accumulating_adds_what_overwriting_writes(k, dtype):
 
 
 @both_dtypes
+@given(st.sampled_from([40, 64, 96, 300]), st.sampled_from([32, 64, 128]), st.sampled_from([32, 64, 128]), st.data())
+def test_rows_that_crowd_each_other_in_the_cache_have_the_bits_of_others(dtype, m, n, stride, data):
+    """Their sums are computed in shorter blocks of K."""
+    k, rng = data.draw(st.integers(60, 300)), np.random.default_rng(0)
+    a = rng.normal(size=(k, -(-m // stride) * stride)).astype(dtype)[:, :m].T
+    b = rng.normal(size=(k, n)).astype(dtype)
+    wide = np.zeros((k, n + 3), dtype)
+    wide[:, :n] = b
+    y = kernels.matmul(a.copy(), wide[:, :n])
+    assert_same_bits(kernels.matmul(a, b), y)
+    assert_same_bits(kernels.matmul(a.copy(), b), y)
+    assert_same_bits(kernels.matmul(a[-1:], b), y[-1:])
+    before = rng.normal(size=(m, n)).astype(dtype)
+    assert_same_bits(kernels.matmul(a, b, before.copy(), accumulate=True), before + y)
+
+
+@both_dtypes
 @depths
 def test_a_bias_is_added_to_the_finished_sum(k, dtype):
     a, b, bias = uniform(30, k, dtype=dtype), uniform(k, 50, dtype=dtype, seed=1), uniform(50, dtype=dtype)

@@ -2,7 +2,8 @@
 
 cdef Kernel ATTENTION_KERNEL = Kernel("attention", writes=0b10001, work=30)
 cdef Kernel ATTENTION_GRAD_KERNEL = Kernel("attention_grad", writes=0b111, work=40)
-cdef Kernel ROTARY_KERNEL = Kernel("rotary", writes=0b11, work=8)
+cdef Kernel ROTARY_KERNEL = Kernel("rotary", work=8)
+cdef Kernel ROTARY_TABLE_KERNEL = Kernel("rotary_table")
 
 
 def attention(cnp.ndarray q not None, cnp.ndarray k not None, cnp.ndarray v not None, Py_ssize_t heads,
@@ -82,21 +83,35 @@ def rotary(cnp.ndarray x not None, Py_ssize_t heads, Py_ssize_t first=0, bint ba
     Raise ValueError unless d is even.
     """
     cdef Call call
-    cdef cnp.ndarray y, turns
+    cdef cnp.ndarray y, table
     begin(&call, ROTARY_KERNEL, real_type("rotary", x))
     if (cnp.PyArray_NDIM(x) != 3 or heads < 1 or cnp.PyArray_DIM(x, 2) == 0
             or cnp.PyArray_DIM(x, 2) % (2 * heads) != 0):
         raise ValueError(f"rotary got shape {get_dims(x)}, which can't be cut into {heads} heads of pairs")
     x = as_readable_rows(x)
-    call.size[0], call.size[1], call.size[2] = cnp.PyArray_DIM(x, 0), cnp.PyArray_DIM(x, 1), heads
-    call.size[3], call.size[4], call.size[5] = cnp.PyArray_DIM(x, 2) // heads, require_first("rotary", first), backward
-    call.parts = call.size[1]
-    y, turns = output(get_dims(x), x.descr), output((call.size[1], call.size[3]), x.descr)
-    bind_all(&call, 0, y, turns)
+    last = <object> require_first("rotary", first) + cnp.PyArray_DIM(x, 1) - 1
+    table = rotary_table(<object> 1 << last.bit_length(), cnp.PyArray_DIM(x, 2) // heads, heads, x.descr.itemsize == 8)
+    call.size[0], call.size[1], call.size[3] = cnp.PyArray_DIM(x, 0), cnp.PyArray_DIM(x, 1), cnp.PyArray_DIM(table, 1)
+    call.size[2], call.size[4], call.size[5] = cnp.PyArray_DIM(x, 2) // call.size[3], first, backward
+    call.constants = 1 << 1
+    y = output(get_dims(x), x.descr)
+    bind_all(&call, 0, y, table)
     bind_axes(&call, 2, x)
-    call.work = ROTARY_KERNEL.work * cnp.PyArray_SIZE(x) + 3000.0 * cnp.PyArray_SIZE(turns)  # of exp, sin and cos
-    launch(&call)
+    launch_parts(&call, call.size[1], cnp.PyArray_SIZE(x))
     return y
+
+
+@lru_cache(maxsize=32)
+def rotary_table(Py_ssize_t positions, Py_ssize_t d, Py_ssize_t heads, bint is_double):
+    """Return the table of `rotary` for heads of d columns. All layers share it. Replays read it, and do not make it."""
+    cdef Call call
+    cdef Py_ssize_t repeats = max([i for i in range(1, heads + 1) if heads % i == 0 and (i == 1 or i * d <= 128)])
+    cdef cnp.ndarray table = np.empty((positions, repeats * d), np.float64 if is_double else np.float32)
+    begin(&call, ROTARY_TABLE_KERNEL, is_double)
+    call.size[0], call.size[1], call.parts = d, repeats * d, positions
+    bind(&call, 0, table)
+    run(&call, 1)
+    return table
 
 
 cdef int begin_attention(Call* call, Kernel kernel, cnp.ndarray q, cnp.ndarray k, cnp.ndarray v, Py_ssize_t heads,

@@ -154,9 +154,25 @@ INLINE vector_double multiply_subtract_double(vector_double a, vector_double b, 
             }                                                                                                          \
     }
 
+/* The pairs of neighbours in x, turned by angles with the cosines and sines of a table. In C because Cython can't say that
+ * y does not overlap the others (`restrict`). */
+#define DEFINE_TURN(real)                                                                                              \
+    INLINE void turn_pairs_##real(real *restrict y, const real *restrict x, const real *restrict table, ptrdiff_t n,   \
+                                  real sign)                                                                           \
+    {                                                                                                                  \
+        for (ptrdiff_t i = 0; i < n; i += 2) {                                                                         \
+            const real cosine = table[i], sine = sign * table[i + 1];                                                  \
+            y[i] = sum_of_products_##real(x[i], cosine, -x[i + 1], sine);                                              \
+            y[i + 1] = sum_of_products_##real(x[i], sine, x[i + 1], cosine);                                           \
+        }                                                                                                              \
+    }
+
 DEFINE_ATTENTION(float)
 DEFINE_ATTENTION(double)
+DEFINE_TURN(float)
+DEFINE_TURN(double)
 
 #define exponentials(x, ...) FOR_TYPE(exponentials, x)(x, __VA_ARGS__)
 #define score_gradients(x, ...) FOR_TYPE(score_gradients, x)(x, __VA_ARGS__)
+#define turn_pairs(y, ...) FOR_TYPE(turn_pairs, y)(y, __VA_ARGS__)
 #endif

@@ -23,7 +23,7 @@
 #   drawn    (seed, step) of dropout, or absent
 
 
-from caffelite._kernels.loops.arithmetic cimport INFINITE, sum_of_products
+from caffelite._kernels.loops.arithmetic cimport INFINITE
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.matmul cimport (
     BLOCK_K, READS_LANES, Strip, is_crowded, lanes, packed_a, packed_b, run_strip, strip_columns, transpose,
@@ -39,6 +39,7 @@ cdef extern from "loops/attention.h" nogil:
     void exponentials(void* s, Py_ssize_t keys, void* m, void* total, void* shrink)
     void score_gradients(void* p, void* d, Py_ssize_t row, Py_ssize_t keys, double scale, const void* m,
                          const void* inverse, const void* mean, const void* dropout)
+    void turn_pairs(void* y, const void* x, const void* table, Py_ssize_t n, double sign)
 
 cdef extern from "loops/short_attention.h" nogil:
     enum:
@@ -514,28 +515,39 @@ cdef void spread_dropout(real* dropout, const Call* call, const Heads* heads, in
 #
 #     y[2i] = x[2i] cos a − x[2i + 1] sin a,  y[2i + 1] = x[2i] sin a + x[2i + 1] cos a,  a = position / 10000^(2i / d)
 #
-#   size     0 n, 1 length, 2 heads, 3 d, 4 the first position, 5 whether to turn back, by −a
-#   operand  0 y, 1 memory for cos a and sin a (length, d), both contiguous, 2 x (strides 0 of rows, 1 of positions)
+# A row of the table has cos a and sin a of a position, pair after pair. Narrow heads share a row, which repeats them.
+#
+#   size     0 n, 1 length, 2 rows of the table in a position of x, 3 columns of the table, 4 the first position,
+#            5 whether to turn back, by −a
+#   operand  0 y (contiguous), 1 the table, 2 x (strides 0 of rows, 1 of positions)
 #   parts    the positions
 cdef int rotary(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
-    cdef Py_ssize_t n = call.size[0], T = call.size[1], H = call.size[2], d = call.size[3], t, row, head, j
+    cdef Py_ssize_t T = call.size[1], count = call.size[2], columns = call.size[3], t, row, i
     cdef const Operand* x = &call.operand[2]
-    cdef const real* x_pair
-    cdef real* y_pair
-    cdef real* turn
+    cdef Py_ssize_t together = end - begin if count == 1 and x.stride[1] == columns else 1   # positions
+    for row in range(call.size[0]):
+        t = begin
+        while t < end:
+            for i in range(count):
+                turn_pairs(y + ((row * T + t) * count + i) * columns,
+                           <const real*> x.data + row * x.stride[0] + t * x.stride[1] + i * columns,
+                           <const real*> call.operand[1].data + (call.size[4] + t) * columns,
+                           together * columns, -1 if call.size[5] else 1)
+            t += together
+    return CONTINUE
+
+
+# The table of `rotary`.
+#   size     0 d, 1 columns, a multiple of d
+#   operand  0 the table (positions, columns)
+#   parts    the positions
+cdef int rotary_table(real* table, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef Py_ssize_t d = call.size[0], columns = call.size[1], t, i
     cdef double a
     for t in range(begin, end):
-        turn = <real*> call.operand[1].data + t * d
-        for j in range(0, d, 2):
-            a = (call.size[4] + t) * exp(-LOG_10000 * j / d)
-            turn[j], turn[j + 1] = <real> cos(a), <real> (-sin(a) if call.size[5] else sin(a))
-        for row in range(n):
-            for head in range(H):
-                x_pair = <const real*> x.data + row * x.stride[0] + t * x.stride[1] + head * d
-                y_pair = y + ((row * T + t) * H + head) * d
-                for j in range(0, d, 2):
-                    y_pair[j] = sum_of_products(x_pair[j], turn[j], -x_pair[j + 1], turn[j + 1])
-                    y_pair[j + 1] = sum_of_products(x_pair[j], turn[j + 1], x_pair[j + 1], turn[j])
+        for i in range(0, columns, 2):
+            a = t * exp(-LOG_10000 * (i % d) / d)
+            table[t * columns + i], table[t * columns + i + 1] = <real> cos(a), <real> sin(a)
     return CONTINUE
 
 
@@ -549,3 +561,4 @@ cdef at_load publish_all() noexcept nogil:
     publish("attention", <Loop> attention[float], <Loop> attention[double])
     publish("attention_grad", <Loop> attention_grad[float], <Loop> attention_grad[double])
     publish("rotary", <Loop> rotary[float], <Loop> rotary[double])
+    publish("rotary_table", <Loop> rotary_table[float], <Loop> rotary_table[double])

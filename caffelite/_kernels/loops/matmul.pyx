@@ -15,8 +15,8 @@
 #
 #    The tile reads rows of b as vectors, so the elements of a row must be neighbours. If they are not, the block of b
 #    is packed first: copied strip by strip, in the order in which tiles read it. It is also packed if b is so large
-#    that its rows lie on too many pages, or if its rows crowd each other out of the cache. Of a, the tile reads single
-#    elements, at any stride.
+#    that its rows lie on too many pages, or if its rows crowd each other out of the cache and shorter blocks would not
+#    help. Of a, the tile reads single elements, at any stride.
 # 3. If y has fewer columns than half a vector, its transpose is computed, yᵀ = bᵀ aᵀ, because the rows of yᵀ are long.
 #    The same is done if the elements of a column of y are neighbours.
 #
@@ -37,6 +37,7 @@ cdef enum:
     PACKED_BYTES = 1_048_576              # b is packed if it is larger than a second-level cache, or crowded,
     PACKED_ROWS = 32                      # and if it serves at least so many rows. a is packed if it is crowded,
     PACKED_COLUMNS = 32                   # and if it serves at least so many columns
+    LONG_ROWS = 256                       # for more rows than that, packing takes less time than short blocks
     EPILOGUE_OPERANDS = 4                 # f's output and inputs
 
 
@@ -49,7 +50,7 @@ cdef struct Product:                      # y = a b as tiles see it: as it is ca
     bint in_registers                     # f is max(y, 0) or its gradient, done in registers
     bint packs, packs_a
     bint rounds
-    Py_ssize_t width, columns             # of a strip; of a block, at most
+    Py_ssize_t width, columns, terms      # of a strip; of a block, at most, and its depth
 
 
 cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
@@ -63,7 +64,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
     strip.runs = 1
     strip.resume = False
     while not last:                       # once even for K = 0, to store zeros
-        strip.k = terms = min(K - k, max_terms_bfloat16() if p.rounds else BLOCK_K)
+        strip.k = terms = min(K - k, p.terms)
         last = k + terms == K
         if p.rounds:
             strip.k = depth_bfloat16(terms)
@@ -95,6 +96,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
 cdef inline void plan_product(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end, Product* p,
                               Strip* strip) noexcept nogil:
     cdef Py_ssize_t M = call.size[0], N = call.size[1], K = call.size[2], rows, columns
+    cdef bint is_large
     cdef int e
 
     p.i_begin, p.i_end, p.j_begin, p.j_end = 0, M, 0, N
@@ -121,19 +123,33 @@ cdef inline void plan_product(real* out, const Call* call, Py_ssize_t begin, Py_
     strip.b_column = 1
     p.rounds = strip.rounded = real is float and call.rounds
     if p.rounds:                          # operands are packed in any case, to be rounded
-        p.packs, p.width, p.columns = True, COLUMNS_bfloat16, BLOCK_COLUMNS_bfloat16
+        p.packs, p.width, p.columns, p.terms = True, COLUMNS_bfloat16, BLOCK_COLUMNS_bfloat16, max_terms_bfloat16()
         return
-    p.packs = not is_contiguous(&p.b, columns)
+    is_large = rows >= PACKED_ROWS and K * columns * <Py_ssize_t> sizeof(real) > PACKED_BYTES
+    p.packs_a = p.a.stride[0] == 1 and is_crowded(out, p.a.stride[1], min(K, BLOCK_K))
+    p.terms = BLOCK_K
+    if not call.accumulate and (p.packs_a or (PACKED_ROWS <= rows <= LONG_ROWS and not is_large)):
+        p.terms = uncrowded_terms(out, p)
+        p.packs_a = p.packs_a and p.terms == BLOCK_K
+    p.packs = is_large or not is_contiguous(&p.b, columns)
     if p.packs and p.b.stride[0] == 1 and rows <= FEW_ROWS:
         p.packs = False                   # for few rows it is faster to transpose b in registers
         strip.b_column = p.b.stride[1]
-    if rows >= PACKED_ROWS and (K * columns * sizeof(real) > PACKED_BYTES
-                                or is_crowded(out, p.b.stride[0], min(K, BLOCK_K))):
+    if rows >= PACKED_ROWS and is_crowded(out, p.b.stride[0], min(K, p.terms)):
         p.packs = True
     if not READS_LANES and strip.b_column == 1 and columns % lanes(out) != 0:
         p.packs = True                    # the tile reads whole vectors
-    p.packs_a = p.a.stride[0] == 1 and is_crowded(out, p.a.stride[1], min(K, BLOCK_K))
     p.width, p.columns = lanes(out) if strip.b_column != 1 else strip_columns(out), BLOCK_COLUMNS
+
+
+# The depth of a block in which neither the rows of b nor the columns of a crowd each other. BLOCK_K if it is too small.
+cdef inline Py_ssize_t uncrowded_terms(const real* like, const Product* p) noexcept nogil:
+    cdef Py_ssize_t terms = BLOCK_K
+    while is_crowded(like, p.b.stride[0], terms) or (p.a.stride[0] == 1 and is_crowded(like, p.a.stride[1], terms)):
+        terms //= 2
+        if terms < BLOCK_K // 4:
+            return BLOCK_K
+    return terms
 
 
 # y[i] = a[i] b[i] for stacks of matrices, one `matmul` after the other, without bias and epilogue.

@@ -37,6 +37,9 @@ cdef inline double plus_product(double total, real a, real b) noexcept nogil:
 # ---- rows ----
 #   n rows of C numbers; scale and shift (C), shift may be absent; moments (2, n); all contiguous
 
+cdef enum:
+    ROWS = 16                             # that are computed at the same time
+
 # y[i, j] = (x[i, j] − m[i]) / √(v[i] + ε) scale[j] + shift[j]. If the rows are not centered, m is 0, and v is the mean
 # of their squares.
 #   size     0 n, 1 C, 2 centered
@@ -48,24 +51,26 @@ cdef int layer_norm(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     cdef const real* scale = <const real*> call.operand[2].data
     cdef const real* shift = <const real*> call.operand[3].data
     cdef double* moments = <double*> call.operand[4].data
-    cdef Py_ssize_t n = call.size[0], C = call.size[1], i, j
-    cdef double m
+    cdef double* slopes = moments + call.size[0]
+    cdef Py_ssize_t C = call.size[1], after, i, j
     cdef real high, low, inverse
-    x += begin * C
-    y += begin * C
-    for i in range(begin, end):
-        m = exact_sum(x, C) / C if call.size[2] else 0
-        moments[i] = m
-        moments[n + i] = 1 / sqrt(squares_of_row(x, C, m) / C + call.scalar[0])
-        high, low, inverse = <real> m, <real> (m - <real> m), <real> moments[n + i]
-        if shift == NULL:
-            for j in range(C):
-                y[j] = ((x[j] - high) - low) * inverse * scale[j]
-        else:
-            for j in range(C):
-                y[j] = ((x[j] - high) - low) * inverse * scale[j] + shift[j]
-        x += C
-        y += C
+    while begin < end:                    # the sums of a row wait for each other, but not for the sums of other rows
+        after = min(begin + ROWS, end)
+        for i in range(begin, after):
+            moments[i] = exact_sum(x + i * C, C) / C if call.size[2] else 0
+        for i in range(begin, after):
+            slopes[i] = squares_of_row(x + i * C, C, moments[i])
+        for i in range(begin, after):
+            slopes[i] = 1 / sqrt(slopes[i] / C + call.scalar[0])
+        for i in range(begin, after):
+            high, low, inverse = <real> moments[i], <real> (moments[i] - <real> moments[i]), <real> slopes[i]
+            if shift == NULL:
+                for j in range(C):
+                    y[i * C + j] = ((x[i * C + j] - high) - low) * inverse * scale[j]
+            else:
+                for j in range(C):
+                    y[i * C + j] = ((x[i * C + j] - high) - low) * inverse * scale[j] + shift[j]
+        begin = after
     return CONTINUE
 
 
