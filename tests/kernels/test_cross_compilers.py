@@ -38,3 +38,18 @@ def test_the_headers_of_the_loops_compile_for_arm(compiler, tmp_path):
     command = [compiler, "-c", "-w", f"-I{LOOPS.parent}", *sources]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.sources
+@pytest.mark.skipif(not ARM_COMPILERS, reason="there is no gcc for ARM64")
+@pytest.mark.parametrize("compiler", sorted(ARM_COMPILERS), ids=lambda compiler: compiler.name)
+def test_a_part_of_a_vector_is_multiplied_and_added_up_at_once_on_arm(compiler, tmp_path):
+    """Whole vectors are, so in another way the bits of a channel would depend on the number of channels."""
+    calls = "sum_taps_float(taps); depthwise_line_float(line);"
+    source = f"void f(const TapSums *taps, const DepthwiseLine *line) {{ {calls} }}"
+    (tmp_path / "f.c").write_text(f'#include "loops/taps.h"\n#include "loops/depthwise.h"\n{source}\n')
+    command = [compiler, "-S", "-w", "-O3", "-ffp-contract=fast", f"-I{LOOPS.parent}", "f.c"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+    assembly = (tmp_path / "f.s").read_text()
+    assert re.search(r"\tfmla\tv", assembly)
+    assert not re.search(r"\tfmul\tv", assembly)
