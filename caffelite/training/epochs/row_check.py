@@ -14,6 +14,8 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function
 from caffelite.data.generator import Batch
+from caffelite.data.lengths import follow_lengths
+from caffelite.data.out_of_core import Source
 from caffelite.program.ir import get_owner
 from caffelite.program.recording import Recording
 from caffelite.training.inputs import check_counts, check_index_limits, check_targets, largest_indices
@@ -28,6 +30,7 @@ class Limits(NamedTuple):
 
     indices: list[np.ndarray | None]
     outputs_shape: Any
+    width: int | None  # of the batch's first input, if it has axis 1
 
 
 class RowCheck:
@@ -62,15 +65,30 @@ class RowCheck:
         if all(shape[:1] == (batch.rows,) and batch.rows not in shape[1:] for shape in shapes):
             outputs_shape = tuple([(None, *shape[1:]) for shape in shapes])
             outputs_shape = outputs_shape if isinstance(outputs, tuple) else outputs_shape[0]
-        self.limits, self.lookups = Limits(indices, outputs_shape), []
+        width = batch.inputs[0].shape[1] if batch.inputs[0].ndim > 1 else None
+        self.limits, self.lookups = Limits(indices, outputs_shape, width), []
         with kernels.pause_recording():  # a replay does not check all rows again
             self.check_pending(self.limits)
 
     def check_pending(self, limits: Limits) -> None:
         """Raise IndexError or ValueError for the first pending row with an index or a label beyond the limits."""
         pending, self.pending = self.pending, []
-        for name, data in pending:
+        for name, data in [(name, piece) for name, rows in pending for piece in _split_width(rows, limits.width)]:
             pairs = zip(limits.indices, data.inputs, strict=True)
             fits = [limit if limit is not None and limit.shape == x.shape[1:] else None for limit, x in pairs]
             check_index_limits(name, data.inputs, fits)
             check_targets(self.loss, limits.outputs_shape, data.targets)
+
+
+def _split_width(data: Batch, width: int | None) -> list[Batch]:
+    """Return all targets in pieces that are as wide as the batch, if it was cut, with the first part of the inputs."""
+    full = data.inputs[0].shape[1] if data.inputs[0].ndim > 1 else 0
+    if width is None or full <= width or Source in map(type, data.columns()):
+        return [data]
+
+    def cut(columns: tuple[Any, ...], start: int) -> tuple[Any, ...]:
+        pairs = zip(columns, follow_lengths(columns, full), strict=True)
+        return tuple([x[:, start : start + width] if is_cut else x for x, is_cut in pairs])
+
+    starts = [*range(0, full - width, width), full - width]
+    return [Batch(cut(data.inputs, 0), cut(data.targets, start)) for start in starts]
