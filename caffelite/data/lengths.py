@@ -65,17 +65,17 @@ def choose_widths(lengths: np.ndarray, count: int) -> np.ndarray:
 def choose_batch_widths(lengths: np.ndarray, batch_size: int, count: int) -> np.ndarray:
     """Return at most `count` widths for batches of rows of similar length.
 
-    If there are many batches, the widths fit batches of sorted rows. If there are few, each width would have one batch,
-    always of the same rows. So then the widths fit the rows, unless this needs too much padding.
+    If there are few lengths, each is a width. Otherwise the widths fit the batches of sorted rows. But if there are few
+    batches, each width would have one, always of the same rows. So then the widths fit the rows, unless this needs too
+    much padding.
     """
     ordered = np.sort(lengths)
     starts = np.arange(0, len(lengths), batch_size)
     longest = np.maximum.reduceat(ordered, starts)
-    if len(longest) <= 2 * count:
-        widths = choose_widths(lengths, count)
-        sizes = np.diff(starts, append=len(lengths))
-        if (sizes * widths[np.searchsorted(widths, longest)]).sum() <= MAX_PADDING * lengths.sum():
-            return widths
+    widths, sizes = choose_widths(lengths, count), np.diff(starts, append=len(lengths))
+    padded = (sizes * widths[np.searchsorted(widths, longest)]).sum()
+    if len(np.unique(lengths)) <= count or (len(longest) <= 2 * count and padded <= MAX_PADDING * lengths.sum()):
+        return widths
     return choose_widths(longest, count)
 
 

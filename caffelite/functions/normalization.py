@@ -326,8 +326,8 @@ def standard_moments(features: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)
 def _machine_epsilon(dtype: np.dtype) -> float:
-    """Return the difference between 1 and the next number of this dtype."""
-    return float(np.finfo(dtype).eps)
+    """Return the difference between 1 and the next number of this dtype; 0 for other dtypes, which kernels refuse."""
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
 
 
 def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape, channels: int, min_ndim: int = 2) -> None:

@@ -73,22 +73,24 @@ class RowCheck:
     def check_pending(self, limits: Limits) -> None:
         """Raise IndexError or ValueError for the first pending row with an index or a label beyond the limits."""
         pending, self.pending = self.pending, []
-        for name, data in [(name, piece) for name, rows in pending for piece in _split_width(rows, limits.width)]:
-            pairs = zip(limits.indices, data.inputs, strict=True)
+        for name, data in pending:
+            inputs, outputs_shape = _fit_width(limits, data)
+            pairs = zip(limits.indices, inputs, strict=True)
             fits = [limit if limit is not None and limit.shape == x.shape[1:] else None for limit, x in pairs]
-            check_index_limits(name, data.inputs, fits)
-            check_targets(self.loss, limits.outputs_shape, data.targets)
+            check_index_limits(name, inputs, fits)
+            check_targets(self.loss, outputs_shape, data.targets)
 
 
-def _split_width(data: Batch, width: int | None) -> list[Batch]:
-    """Return all targets in pieces that are as wide as the batch, if it was cut, with the first part of the inputs."""
-    full = data.inputs[0].shape[1] if data.inputs[0].ndim > 1 else 0
-    if width is None or full <= width or Source in map(type, data.columns()):
-        return [data]
-
-    def cut(columns: tuple[Any, ...], start: int) -> tuple[Any, ...]:
-        pairs = zip(columns, follow_lengths(columns, full), strict=True)
-        return tuple([x[:, start : start + width] if is_cut else x for x, is_cut in pairs])
-
-    starts = [*range(0, full - width, width), full - width]
-    return [Batch(cut(data.inputs, 0), cut(data.targets, start)) for start in starts]
+def _fit_width(limits: Limits, data: Batch) -> tuple[tuple[Any, ...], Any]:
+    """Return inputs as wide as the batch, if it was cut, and the shape of the outputs of rows as wide as the data."""
+    width, full = limits.width, data.inputs[0].shape[1] if data.inputs[0].ndim > 1 else None
+    if width is None or full is None or width == full or limits.outputs_shape is None:
+        return data.inputs, limits.outputs_shape
+    pairs = zip(data.inputs, follow_lengths(data.inputs, full), strict=True)
+    inputs = tuple([x[:, :width] if is_cut and not isinstance(x, Source) else x for x, is_cut in pairs])
+    is_single = not isinstance(limits.outputs_shape[0], tuple)
+    shapes = (limits.outputs_shape,) if is_single else limits.outputs_shape
+    follows = [*follow_lengths(data.targets, full), *[False] * len(shapes)]  # there may be more outputs than targets
+    pairs = zip(shapes, follows, strict=False)
+    shapes = tuple([(s[0], full, *s[2:]) if is_cut and s[1:2] == (width,) else s for s, is_cut in pairs])
+    return inputs, shapes[0] if is_single else shapes
