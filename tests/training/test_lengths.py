@@ -181,6 +181,27 @@ def test_inputs_and_targets_as_wide_as_x_are_cut_and_others_are_not():
     assert (x.shape, labels.shape) == ((32, 3), (32,))
 
 
+def test_of_two_outputs_only_the_one_that_follows_the_length_is_cut():
+    """There are 5 classes, and some batches are 5 wide."""
+
+    class TwoOutputs(Reader):
+        def __init__(self):
+            super().__init__(np.float64)
+            self.memory, self.label = cl.GRU(8, 8), cl.Linear(8, 5)
+
+        def call(self, x):
+            return super().call(x), self.label(self.memory(self.letters(x)))
+
+    model, hand, y = TwoOutputs(), TwoOutputs(), (COUNTED, Y[:, 0])
+    loss = cl.Losses([cl.SoftmaxLoss(ignore=-1), cl.SoftmaxLoss()])
+    options = {"loss": loss, "lengths": LENGTHS, "batch_size": 8, "seed": 1, "metrics": (["f1"], ["f1"])}
+    train(model, X, y, **options)
+    batches = list(cl.DataGenerator(X, y, lengths=LENGTHS, batch_size=8, seed=1))
+    train(hand, batches, loss=loss)
+    assert bits(model) == bits(hand)
+    assert [outputs.shape for outputs in model.predict(X, lengths=LENGTHS)] == [(150, 12, 5), (150, 5)]
+
+
 @both_dtypes
 def test_a_recording_of_another_padding_width_is_not_replayed(dtype):
     """The rows of the second data are as many bytes longer as they are wider."""
