@@ -151,32 +151,39 @@ cdef class EpochHook:
 
 
 cdef class EpochReplay:
-    """Epochs of batches that are in memory: `full` replays the full batches, `last` a last one of another size.
+    """Epochs of batches that are in memory. Batches of a form have the same shapes, and the same replay.
 
     `epoch` and `batch` count the epochs and batches that are done, and `run` goes on from there.
 
     columns : the contiguous arrays that hold the rows.
     order : int64 (n,), the order of the rows in the epoch.
-    shuffle : the recorded kernel that writes the next epoch's order into `order`, or None.
+    shuffle : the Replay that writes the next epoch's order into `order`, or None.
     sums : (epochs, quantities, 2). Epoch e adds what it measures to row e modulo the length.
     cursor : through it the replays find their batch.
     rows, full_batches, batches : the first `full_batches` of the batches have `rows` rows, the last one has the rest.
+    forms : the number of forms. A last batch of another size has the last form.
+    row_forms : int64, for each row the first form that it fits into; a full batch has the largest one of its rows. If
+        it is None, all full batches have form 0.
     counted_rows : bool (n,), the rows that count; None if all count. A batch without such a row is passed over.
     pending : if its element is not 0, `run` ends after the current batch.
 
-    `epoch_hook`, if it is not None, is called after each epoch that `run` ends.
+    `form` is the form of the current batch. `epoch_hook`, if it is not None, is called after each epoch that `run`
+    ends. If `needs_python`, `run` has ended before a batch whose form has no replay.
     """
-    cdef public Replay full, last
     cdef public EpochHook epoch_hook
     cdef public Py_ssize_t epoch, batch
-    cdef readonly Py_ssize_t batches, full_batches
+    cdef readonly Py_ssize_t batches, full_batches, form
+    cdef readonly bint needs_python
     cdef bint begun
+    cdef const int64_t* row_forms
+    cdef void** replays                   # of each form, NULL if it has none
+    cdef list replay_list                 # the same
     cdef Cursor* cursor
     cdef Cursor own_cursor                # the cursor's value for these epochs; others may use the same replays
     cdef const int32_t* pending
     cdef const char* counted_rows
-    cdef RecordedCall shuffle
-    cdef Py_ssize_t n, rows, sums_length, sums_stride
+    cdef Replay shuffle
+    cdef Py_ssize_t n, rows, forms, sums_length, sums_stride
     cdef char* sums
     cdef char** addresses                 # of the columns
     cdef list columns
@@ -189,11 +196,17 @@ cdef class EpochReplay:
 
     def __dealloc__(self):
         PyMem_Free(self.addresses)
+        PyMem_Free(self.replays)
 
-    def __init__(self, list columns, cnp.ndarray order not None, RecordedCall shuffle, cnp.ndarray sums not None,
+    def __init__(self, list columns, cnp.ndarray order not None, Replay shuffle, cnp.ndarray sums not None,
                  cnp.ndarray cursor not None, Py_ssize_t rows, Py_ssize_t full_batches, Py_ssize_t batches,
-                 cnp.ndarray counted_rows=None, cnp.ndarray pending=None):
-        self.arrays = (order, sums, cursor, counted_rows, pending)
+                 Py_ssize_t forms, cnp.ndarray row_forms=None, cnp.ndarray counted_rows=None, cnp.ndarray pending=None):
+        self.arrays = (order, sums, cursor, row_forms, counted_rows, pending)
+        self.forms, self.replays = forms, <void**> PyMem_Realloc(self.replays, max(forms, 1) * sizeof(void*))
+        if self.replays == NULL:
+            raise MemoryError()
+        self.set_replays([None] * forms)
+        self.row_forms = NULL if row_forms is None else <const int64_t*> cnp.PyArray_DATA(row_forms)
         self.columns, self.shuffle = [None] * len(columns), shuffle
         self.sums = <char*> cnp.PyArray_DATA(sums)
         self.sums_length, self.sums_stride = cnp.PyArray_DIM(sums, 0), cnp.PyArray_STRIDE(sums, 0)
@@ -228,6 +241,14 @@ cdef class EpochReplay:
         self.columns[column] = array
         self.addresses[column] = NULL if array is None else <char*> cnp.PyArray_DATA(array)
 
+    def set_replays(self, list replays):
+        """Set the replay of each form, or None."""
+        cdef Replay replay
+        assert len(replays) == self.forms
+        for i, replay in enumerate(replays):
+            self.replays[i] = <void*> replay if replay is not None else NULL
+        self.replay_list = replays
+
     def go_to(self, Py_ssize_t epoch, Py_ssize_t batch, Py_ssize_t measured):
         """Go to the point where `epoch` epochs and `batch` batches of the next are done and `measured` rows measured.
 
@@ -238,19 +259,29 @@ cdef class EpochReplay:
         self.own_cursor.position, self.own_cursor.measured = batch * self.rows, measured
 
     cdef void begin_batch(self) noexcept nogil:
-        """Point the cursor at the next batch. If it is the first of an epoch, shuffle and reset the sums."""
+        """Find the form of the next batch. If it is the first of an epoch, shuffle and reset the sums."""
+        cdef Py_ssize_t i
         self.own_cursor.sums = <Mean*> (self.sums + self.epoch % self.sums_length * self.sums_stride)
         if self.batch == 0 and not self.begun:
             if self.shuffle is not None:
-                run(&self.shuffle.call, available_threads())
+                self.shuffle.run_all()
             memset(self.own_cursor.sums, 0, self.sums_stride)
             self.own_cursor.position = self.own_cursor.measured = 0
             self.begun = True
-        self.cursor[0] = self.own_cursor
+        self.form = 0
+        if self.batch == self.full_batches:
+            self.form = self.forms - 1
+        elif self.row_forms != NULL:
+            for i in range(self.own_cursor.position, self.end()):
+                self.form = max(self.form, self.row_forms[self.own_cursor.order[i]])
+
+    cdef Py_ssize_t end(self) noexcept nogil:
+        """Return where the next batch ends in the order."""
+        return self.own_cursor.position + self.rows if self.batch < self.full_batches else self.n
 
     cdef bint skips_batch(self) noexcept nogil:
-        """Return True, and move the cursor to the next batch, if no row of this batch counted_rows."""
-        cdef Py_ssize_t i, end = self.own_cursor.position + self.rows if self.batch < self.full_batches else self.n
+        """Return True, and move the cursor to the next batch, if no row of this batch counts."""
+        cdef Py_ssize_t i, end = self.end()
         if self.counted_rows == NULL:
             return False
         for i in range(self.own_cursor.position, end):
@@ -271,10 +302,11 @@ cdef class EpochReplay:
             self.begun = False
 
     def run_in_python(self, step):
-        """Run the next batch by calling `step()`, which finds the batch through the cursor."""
+        """Run the next batch by calling `step(form)`, which finds the batch through the cursor."""
         self.begin_batch()
+        self.cursor[0] = self.own_cursor
         if not self.skips_batch():
-            step()
+            step(self.form)
         self.end_batch()
 
     def run(self, Py_ssize_t epochs, double seconds, Py_ssize_t steps):
@@ -291,17 +323,20 @@ cdef class EpochReplay:
 
     cdef object batch_result(self, int stop):
         """Return None, or the entry that stopped the step of the next batch; raise what it raised."""
-        return None if stop == CONTINUE else (self.full if self.batch < self.full_batches else self.last).result(stop)
+        return None if stop == CONTINUE else (<Replay> self.replay_list[self.form]).result(stop)
 
     cdef int run_on(self, Py_ssize_t epochs, double end, Py_ssize_t steps) noexcept nogil:
         """Run as `run` does, until `end` in seconds. Return CONTINUE, or why the step of the next batch stopped."""
         cdef int stop
+        self.needs_python = False
         while self.epoch < epochs and steps > 0 and seconds_now() < end and not self.is_interrupted():
-            if (self.full is None) if self.batch < self.full_batches else (self.last is None):
-                break
             self.begin_batch()
+            if self.replays[self.form] == NULL:
+                self.needs_python = True
+                break
+            self.cursor[0] = self.own_cursor
             if not self.skips_batch():
-                stop = self.full.run_all() if self.batch < self.full_batches else self.last.run_all()
+                stop = (<Replay> self.replays[self.form]).run_all()
                 if stop != CONTINUE:
                     return stop
             self.end_batch()

@@ -18,6 +18,9 @@ from caffelite.c.int8 import QUANTIZED_CLASSES, quantize_weight
 from caffelite.core.arrays import normalize_axes
 from caffelite.core.function import Function
 
+#: The difference between 1 and the next number, in C that `to_double` changes.
+MACHINE_EPSILON = f"(sizeof(float) == 4 ? {np.finfo(np.float32).eps} : {np.finfo(np.float64).eps})"
+
 
 @dataclass
 class CLayer:
@@ -253,14 +256,16 @@ def rms_norm(f: functions.RMSNorm, x: Shape, y: Shape) -> CLayer:
     rows, n = axes(r=math.prod(x[:-1])), f.features
     counts = rows | {"j": n}
     element = subscript(counts)
+    eps = MACHINE_EPSILON if f.eps is None else literal(np.float64(f.eps))
+    scale, constants = ("", {}) if f.scale is None else (" * scale[j]", {"scale": f.scale.data})
     body = loops(
         rows,
         "double squares = 0;",
         loop("j", n, f"squares += (double)x{element} * x{element};"),
-        f"const double factor = 1 / sqrt(squares / {n} + {literal(np.float64(f.epsilon()))});",
-        loop("j", n, f"y{element} = (float)(x{element} * factor) * scale[j];"),
+        f"const double factor = 1 / sqrt(squares / {n} + {eps});",
+        loop("j", n, f"y{element} = (float)(x{element} * factor){scale};"),
     )
-    return CLayer({"x": dims(counts)}, dims(counts), body, {"scale": f.scale.data}, in_place=True)
+    return CLayer({"x": dims(counts)}, dims(counts), body, constants, in_place=True)
 
 
 def group_norm(f: functions.GroupNorm | functions.InstanceNorm, x: Shape, y: Shape) -> CLayer:

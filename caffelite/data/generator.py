@@ -29,6 +29,7 @@ from caffelite.data.conversion import (
     tuple_hint,
 )
 from caffelite.data.frames import column_names
+from caffelite.data.lengths import MAX_WIDTHS, LengthGroups, as_lengths
 from caffelite.data.out_of_core import Blocks, Source
 from caffelite.data.prefetch import Call, prefetch, raise_error
 from caffelite.data.transforms import Transform, as_transforms, check_pair, collate_rows, is_row_dataset
@@ -37,12 +38,14 @@ from caffelite.data.transforms import Transform, as_transforms, check_pair, coll
 class Batch(NamedTuple):
     """Rows: the inputs of a model, the targets, and the rows' weights in the loss (None: all the same).
 
-    Inputs are arrays, sparse rows, or Sources, which are read when they are needed. Targets may be Sources too.
+    Inputs are arrays, sparse rows, or Sources, which are read when they are needed. Targets may be Sources too. If the
+    rows are still to be cut, they have `lengths`.
     """
 
     inputs: tuple[Any, ...]
     targets: tuple[Any, ...]
     weights: np.ndarray | None = None
+    lengths: np.ndarray | None = None
 
     @property
     def rows(self) -> int:
@@ -111,6 +114,10 @@ class DataGenerator:
         returned. `caffelite.augment` has transforms, which draw from `seed`. The first gets fresh arrays in the data's
         own dtypes, and tuples if x or y are tuples. It may write to them. Needs y. Training then goes through Python
         for each batch. Its exceptions are passed on unchanged.
+    lengths : array-like (n,) of int, optional
+        How many leading positions of each row count, from 1 to the width of x. Then batches are made of rows of similar
+        length and cut to their longest: axis 1 of x, and of all inputs and targets that are as wide. With shuffle=False
+        the rows keep their order. The data have to be in memory.
 
     `len()` is the number of batches an epoch. A batch is x, (x, y) or (x, y, weights), in fresh arrays; x and y are
     tuples if you gave tuples. Every row comes once. If you leave an epoch early, the next pass is a new epoch. If the
@@ -120,9 +127,8 @@ class DataGenerator:
     finite, and for a batch_size below 1. Raise TypeError for a batch_size that is not an integer, for a shuffle or a
     drop_last that is not a bool, for Python objects, and for a transform that can't be called.
 
-    During an epoch, raises TypeError if a transform does not return a pair, and ValueError if it returns a different
-    number of rows. Raise ValueError if a source changes its shape or returns fewer or more rows than it announced.
-    Exceptions of a source are passed on.
+    During an epoch, raise TypeError if a transform does not return a pair, and ValueError if it returns another number
+    of rows, or if a source changes its shape or returns another number. Exceptions of a source are passed on.
     """
 
     has_model_dtype = False  # whether x, y and weights are already converted to a model's dtype
@@ -138,6 +144,7 @@ class DataGenerator:
         seed: int | np.random.Generator | None = None,
         sample_weight: Any = None,
         transform: Transform | Sequence[Transform] | None = None,
+        lengths: Any = None,
     ) -> None:
         transforms = as_transforms(transform)
         if y is None and is_row_dataset(x):
@@ -158,6 +165,7 @@ class DataGenerator:
         self.transform = transforms
         if self.transform and y is None:
             raise ValueError("transform needs y: it takes x and y and returns them")
+        self.lengths = None if lengths is None else as_lengths(lengths, self._columns())
         self._set_up(batch_size, shuffle, drop_last, seed)
 
     @classmethod
@@ -166,7 +174,7 @@ class DataGenerator:
         self = cls.__new__(cls)
         self.column_names, self.transform, self.has_model_dtype = None, (), True
         self.x, self.y = (unpack_single(tuple(map(to_contiguous, arrays))) for arrays in (data.inputs, data.targets))
-        self.sample_weight, self.rows = data.weights, data.rows
+        self.sample_weight, self.lengths, self.rows = data.weights, data.lengths, data.rows
         self._set_up(batch_size, shuffle, False, seed)
         return self
 
@@ -189,6 +197,14 @@ class DataGenerator:
         self._seed_and_epoch = np.array([int(self._shuffle_state[0]) >> 1, 0], np.int64)
         self._merges_last = False  # see `merge_single_rows`
         self._min_rows = self.batch_size  # with `drop_last`, the rows of a batch that is not left out
+        self.groups = self._make_groups()
+
+    def _make_groups(self) -> LengthGroups | None:
+        """Return the rows in groups of similar length, or None without lengths. A short last batch is a shape, too."""
+        if self.lengths is None:
+            return None
+        count = MAX_WIDTHS - (self.batch_sizes(self.rows)[1] > 0)
+        return LengthGroups(self.lengths, self._columns(), count, self.batch_size)
 
     def restrict(self, rows: np.ndarray) -> DataGenerator:
         """Restrict the generator, before its first epoch, to these rows, int64 (m,), in this order. Return it."""
@@ -203,7 +219,14 @@ class DataGenerator:
         generator = copy.copy(self)  # shares the arrays that an epoch changes
         generator.batch_size *= count
         generator.blocks = None if self.blocks is None else Blocks(self._columns(), self.rows, generator.batch_size)
+        generator.groups = generator._make_groups()
         return generator
+
+    def sort_by_length(self) -> DataGenerator:
+        """Sort the rows by their lengths, if they have any, for batches that are not shuffled. Return the generator."""
+        if self.lengths is not None:
+            self._order[:] = self._order[self.lengths[self._order].argsort(kind="stable")]
+        return self
 
     def __len__(self) -> int:
         full, last = self.batch_sizes(self.rows)
@@ -235,9 +258,15 @@ class DataGenerator:
         if self.blocks is not None:
             return self._read_batches(first)
         if self.shuffle:
-            kernels.shuffle(self._order, self._shuffle_state)
+            self.shuffle_rows()
         columns, order, epoch = self._columns(), self._order.copy(), self.begin()
         return (functools.partial(self._batch, columns, order, epoch, i, i) for i in range(first, len(self)))
+
+    def shuffle_rows(self) -> None:
+        """Shuffle the rows for the next epoch. If they have lengths, rows of similar length form the batches."""
+        kernels.shuffle(self._order, self._shuffle_state)
+        if self.groups is not None:
+            self.groups.sort(self._order, self._shuffle_state, self.batch_size, *self.batch_sizes(self.rows))
 
     def _read_batches(self, first: int) -> Iterator[Call]:
         assert self.blocks is not None
@@ -340,7 +369,8 @@ class DataGenerator:
         """Make batch i of columns in this order. `number` counts the batches of the epoch."""
         first, stop = i * self.batch_size, (i + 1) * self.batch_size
         rows = order[first : stop if i < self.batch_sizes(len(order))[0] else None]
-        arrays = iter([_take_rows(column, rows) for column in columns])
+        taken = [_take_rows(column, rows) for column in columns]
+        arrays = iter(taken if self.groups is None else self.groups.cut_rows(taken, rows))
         x, y = _repack(self.x, arrays), _repack(self.y, arrays)
         if self.transform:
             with augmentation_key(self._seed, (epoch << 32) + number):

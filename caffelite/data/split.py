@@ -16,8 +16,11 @@ def split_data(data: Batch, share: float, rng: np.random.Generator) -> tuple[Bat
     if Source in map(type, columns):
         ranges = Blocks(columns, rows).hold_out(count, rng)
         return tuple([layout.batch([select_ranges(a, row_range) for a in columns]) for row_range in ranges])  # type: ignore
-    parts = draw_split(rows, count, rng)
-    return tuple([layout.batch([a[mask] for a in columns]) for mask in parts])  # type: ignore
+    lengths, parts = data.lengths, draw_split(rows, count, rng)
+    batches = [layout.batch([a[mask] for a in columns]) for mask in parts]
+    if lengths is not None:
+        batches = [batch._replace(lengths=lengths[mask]) for batch, mask in zip(batches, parts, strict=True)]
+    return batches[0], batches[1]
 
 
 def num_held_out(rows: int, share: float) -> int:

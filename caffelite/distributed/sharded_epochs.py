@@ -12,6 +12,7 @@ from caffelite.distributed.consistency import check_batch
 from caffelite.distributed.mpi import Communicator, RankShard
 from caffelite.distributed.stop_signal import StopSignal
 from caffelite.training.epochs.base import Epochs
+from caffelite.training.epochs.by_length import LengthEpochs
 from caffelite.training.epochs.in_memory import InMemoryEpochs
 from caffelite.training.epochs.iterable import IterableEpochs
 from caffelite.training.epochs.out_of_core import OutOfCoreEpochs
@@ -54,6 +55,10 @@ class InMemoryShardedEpochs(ShardedEpochs, InMemoryEpochs):
         return self.stop.time_limits(is_done)
 
 
+class LengthShardedEpochs(InMemoryShardedEpochs, LengthEpochs):
+    """Epochs over rows of different lengths in memory."""
+
+
 class OutOfCoreShardedEpochs(ShardedEpochs, OutOfCoreEpochs):
     """Epochs over a source that is read buffer by buffer."""
 
@@ -80,6 +85,7 @@ def make_sharded_epochs(
 ) -> Epochs:
     """Return the epochs of a step over these batches, as `training.epochs.make_epochs` does for one process."""
     if is_replayed(batches):
-        kind = InMemoryShardedEpochs if batches.blocks is None else OutOfCoreShardedEpochs
+        in_memory = InMemoryShardedEpochs if batches.groups is None else LengthShardedEpochs
+        kind = in_memory if batches.blocks is None else OutOfCoreShardedEpochs
         return kind(comm, stop, step, batches, epochs, interrupts)
     return IterableShardedEpochs(comm, stop, step, batches, interrupts)

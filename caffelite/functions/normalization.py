@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import as_code, repr_with_arguments
-from caffelite.core.arrays import check_nonnegative, check_positive_integer, reshape_array
+from caffelite.core.arrays import check_bool, check_nonnegative, check_positive_integer, reshape_array
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.modes import is_training
 from caffelite.core.shard import current_shard
@@ -25,7 +25,7 @@ class RowNorm(Function, recordable=True, rowwise=True):
 
     features: int
     eps: float | None  # None: the difference between 1 and the next number of x's dtype
-    scale: Tensor
+    scale: Tensor | None
     shift: Tensor | None = None
     is_centered = True
 
@@ -34,14 +34,19 @@ class RowNorm(Function, recordable=True, rowwise=True):
         """Set the attributes."""
 
     def initialize(self, rng: Any) -> None:
-        """Set `scale` to ones and `shift`, if there is one, to zeros. Nothing is drawn."""
-        self.scale.data = np.ones(self.features)
+        """Set `scale` to ones and `shift` to zeros, if there are such. Nothing is drawn."""
+        if self.scale is not None:
+            self.scale.data = np.ones(self.features)
         if self.shift is not None:
             self.shift.data = np.zeros(self.features)
 
-    def epsilon(self) -> float:
-        """Return the number ε."""
-        return _machine_epsilon(self.scale.dtype) if self.eps is None else self.eps
+    def epsilon(self, dtype: np.dtype) -> float:
+        """Return the number ε for x of this dtype."""
+        return _machine_epsilon(dtype) if self.eps is None else self.eps
+
+    def factors(self, dtype: np.dtype) -> np.ndarray:
+        """Return the factor of each feature: `scale`, or ones for x of this dtype."""
+        return _ones(self.features, dtype) if self.scale is None else self.scale.data
 
     def _check_shape(self, shape: Shape) -> None:
         if not shape or shape[-1] not in (None, self.features):
@@ -55,18 +60,19 @@ class RowNorm(Function, recordable=True, rowwise=True):
     def forward(self, x: np.ndarray) -> np.ndarray:
         self._check_shape(x.shape)
         self.x, shift = x, None if self.shift is None else self.shift.data
-        eps = self.eps if self.is_centered and self.eps is not None else self.epsilon()  # a call less for a LayerNorm
-        y, self.moments = kernels.layer_norm(x, self.scale.data, shift, eps, self.is_centered)
+        eps = self.epsilon(x.dtype) if self.eps is None else self.eps  # a call less for a LayerNorm
+        y, self.moments = kernels.layer_norm(x, self.factors(x.dtype), shift, eps, self.is_centered)
         return y
 
     def backward(self, dy: np.ndarray) -> np.ndarray | None:
-        dscale, dshift = kernels.layer_norm_sums(dy, self.x, self.moments)
-        self.scale.add_grad(dscale)
-        if self.shift is not None:
-            self.shift.add_grad(dshift)
+        if self.scale is not None:
+            dscale, dshift = kernels.layer_norm_sums(dy, self.x, self.moments)
+            self.scale.add_grad(dscale)
+            if self.shift is not None:
+                self.shift.add_grad(dshift)
         if not self.wants_gradient(0):
             return None
-        return kernels.layer_norm_grad(dy, self.x, self.scale.data, self.moments, self.is_centered)
+        return kernels.layer_norm_grad(dy, self.x, self.factors(dy.dtype), self.moments, self.is_centered)
 
 
 class LayerNorm(RowNorm, recordable=True, rowwise=True):
@@ -103,25 +109,31 @@ class RMSNorm(RowNorm, recordable=True, rowwise=True):
         dscale = Σ dy x̂  over all rows
         dx = (g − x̂ mean(g x̂)) / √(q + ε),  g = dy scale,  the mean over the row
 
-    x and y (…, features), `scale` (features,) ones. With `eps` None, ε is the difference between 1 and the next number
-    of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. It does the same in training and in inference. Raise
-    ValueError for x of another shape. Raise TypeError for another dtype than `scale` has.
+    x and y (…, features), `scale` (features,) ones; with scale=False there is none, and y = x̂. With `eps` None, ε is
+    the difference between 1 and the next number of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. It does the same
+    in training and in inference. Raise ValueError for x of another shape. Raise TypeError for another dtype than
+    `scale` has.
 
     B. Zhang and R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.
     """
 
     is_centered = False
 
-    def __init__(self, features: int, eps: float | None = None) -> None:
+    def __init__(self, features: int, eps: float | None = None, scale: bool = True) -> None:
         self.features = check_positive_integer("RMSNorm: features", features)
         self.eps = None if eps is None else check_nonnegative("RMSNorm: eps", eps)
-        self.scale = make_parameter("scale", self.features)
+        self.scale = make_parameter("scale", self.features) if check_bool("RMSNorm: scale", scale) else None
         self._set_initial_values()
 
-    def formula(self, x: Tensor) -> Tensor:
-        return x / ((x * x).mean(axis=-1, keepdims=True) + self.epsilon()).sqrt() * self.scale
+    def arguments(self) -> dict[str, Any]:
+        return {"features": self.features, "eps": self.eps, "scale": self.scale is not None}
 
-    __repr__ = repr_with_arguments
+    def formula(self, x: Tensor) -> Tensor:
+        y = x / ((x * x).mean(axis=-1, keepdims=True) + self.epsilon(x.dtype)).sqrt()
+        return y if self.scale is None else y * self.scale
+
+    def __repr__(self) -> str:
+        return as_code(self, self.features, eps=self.eps, scale=self.scale is not None)
 
 
 class GroupNorm(Function, recordable=True, rowwise=True):
@@ -314,8 +326,8 @@ def standard_moments(features: int) -> np.ndarray:
 
 @functools.lru_cache(maxsize=2)
 def _machine_epsilon(dtype: np.dtype) -> float:
-    """Return the difference between 1 and the next number of this dtype."""
-    return float(np.finfo(dtype).eps)
+    """Return the difference between 1 and the next number of this dtype; 0 for other dtypes, which kernels refuse."""
+    return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
 
 
 def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape, channels: int, min_ndim: int = 2) -> None:

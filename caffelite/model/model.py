@@ -31,7 +31,7 @@ from caffelite.optimizers import Optimizer
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.fit import fit
 from caffelite.training.history import History as History
-from caffelite.training.inputs import as_batches, as_losses
+from caffelite.training.inputs import EVAL_OPTIONS, as_batches, as_losses
 from caffelite.training.metrics.base import Metric, resolve_metrics
 from caffelite.training.objective import Objective
 from caffelite.training.options import FitOptions
@@ -74,9 +74,6 @@ class Model(Container, recordable=True):
 
     A sequence is like a list of its Functions: `len(model)`, `model[0]`, `model[-1]`, and `for function in model`. A
     slice, `model[:-1]`, is a Model without a seed that shares them: what one of the two learns, the other has learned.
-
-    A model keeps its parameters side by side in one vector, and their gradients in another. So an optimizer updates
-    them in one call.
     """
 
     not_recorded = frozenset({"_model_state", "_execution"})
@@ -201,6 +198,7 @@ class Model(Container, recordable=True):
         accumulate: int = 1,
         resume: str | os.PathLike[str] | None = None,
         precision: str | None = None,
+        lengths: Any = None,
     ) -> History:
         """Train the model, starting from its present parameters. A further `fit` continues the training.
 
@@ -256,8 +254,7 @@ class Model(Container, recordable=True):
         class_weight : {label: weight} or "balanced", optional
             How much each row weighs by its label in y: one integer label a row. Labels that are not in the dict have
             weight 1. "balanced" is n / (number of classes · rows of the class), over all given rows, as in
-            scikit-learn. It multiplies `sample_weight` and does not change validation. A DataGenerator and batches
-            bring their own weights instead. With several targets, give `sample_weight`.
+            scikit-learn. It multiplies `sample_weight` and does not change validation.
         clip_norm : float, optional
             The largest norm that all gradients together may have. Larger ones are scaled down to it; see
             `Optimizer.clip_gradients`.
@@ -270,15 +267,17 @@ class Model(Container, recordable=True):
             same bits as if it had never stopped. `epochs` includes the epochs before. Data, batch size, model,
             optimizer, loss, metrics, dtype, precision and frozen parameters have to be the same. If one is not, `fit`
             raises ValueError that names it and changes nothing. If data are read block by block, it compares rows from
-            all over them.
-
-            The checkpoint also sets the optimizer's learning rates and other numbers. But if the optimizer now has
-            another schedule, it follows that schedule from the checkpoint's step on. `fit` goes through an iterable of
-            batches again up to that step. If there is no file at the path, it raises FileNotFoundError.
+            all over them. The checkpoint also sets the optimizer's numbers. But if the optimizer now has another
+            schedule, it follows that schedule from the checkpoint's step on. `fit` goes through an iterable of batches
+            again up to that step. If there is no file at the path, it raises FileNotFoundError.
         precision : "float32" or "bfloat16", optional
             "bfloat16" rounds the operands of matrix products to bfloat16, also in the evaluations. This is much faster
             for wide layers on some processors. Parameters and all other numbers stay float32. None keeps the precision
             of this thread: float32, unless `fit` is called inside `with caffelite.precision(…)`.
+        lengths : array-like (n,) of int, optional
+            How many leading positions of each row count. Batches are made of rows of similar length and cut to their
+            longest, or a little behind it, at 16 widths at most. All inputs and targets that are as wide as x are cut.
+            The loss has to leave out what does not count. With shuffle=False, the rows keep their order.
 
         Raises
         ------
@@ -307,24 +306,26 @@ class Model(Container, recordable=True):
             accumulate=accumulate,
             resume=resume,
             precision=precision,
+            lengths=lengths,
         )
         return fit(self, x, y, options)
 
-    def predict(self, x: Any, *, batch_size: int = 1024, precision: str | None = None) -> Any:
+    def predict(self, x: Any, *, batch_size: int = 1024, precision: str | None = None, lengths: Any = None) -> Any:
         """Return the outputs (n, …) for the rows of x (n, …), or a tuple if the model has several outputs.
 
         x is as in `fit`. The outputs of a classifier are scores: `argmax(axis=1)` of them gives the labels, `loss.link`
         the probabilities. Several threads may call `predict` at once. `precision` is as in `fit`. If your code computes
-        across rows, it gets all of them at once. Otherwise no row depends on another.
+        across rows, it gets all of them at once. Otherwise no row depends on another. `lengths` are as in `fit`. Then
+        outputs that are as long as the rows are 0 behind each row's length.
 
-        Raise ValueError for no rows or rows of another shape. Raise TypeError if x does not hold numbers, and
-        IndexError if an index is not in its table.
+        Raise ValueError for no rows or rows of another shape, TypeError if x does not hold numbers, and IndexError if
+        an index is not in its table.
         """
         batch_size = check_positive_integer("batch_size", batch_size)
         if precision is None:  # a context that changes nothing would take 4 % of the time of a row
-            return predicting.predict(self, x, batch_size)
+            return predicting.predict(self, x, batch_size, lengths)
         with model_precision(self.dtype, precision):
-            return predicting.predict(self, x, batch_size)
+            return predicting.predict(self, x, batch_size, lengths)
 
     def evaluate(
         self,
@@ -336,16 +337,15 @@ class Model(Container, recordable=True):
         batch_size: int | None = None,
         sample_weight: Any = None,
         precision: str | None = None,
+        lengths: Any = None,
     ) -> dict[str, float]:
         """Return the loss and the metrics on x (n, …) and y (n, …), a DataGenerator or an iterable of batches.
 
-        Data, weights, metrics and precision are as in `fit`. `batch_size` is 1024 if it is None. Raise what `fit`
-        raises.
+        Data, weights, metrics, precision and lengths are as in `fit`. `batch_size` is 1024 if it is None. Raise what
+        `fit` raises.
         """
-        loss = as_losses(loss)
-        measures = resolve_metrics(metrics)
-        options = {"batch_size": batch_size}
-        batches = as_batches(self, "x", x, y, sample_weight, loss, options, batch_size=1024, shuffle=False)
+        loss, measures, options = as_losses(loss), resolve_metrics(metrics), {"batch_size": batch_size}
+        batches = as_batches(self, "x", x, y, sample_weight, loss, options, lengths=lengths, **EVAL_OPTIONS)
         step = EvaluationStep(self, Objective(loss, measures, self._model_state.programs.warned_reasons))
         with model_precision(self.dtype, precision):
             return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))

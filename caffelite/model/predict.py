@@ -8,7 +8,7 @@ rows at once.
 
 from __future__ import annotations
 
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,7 @@ from caffelite.core.modes import inference
 from caffelite.data import out_of_core
 from caffelite.data.conversion import count_rows
 from caffelite.data.generator import DataGenerator
+from caffelite.data.lengths import MAX_WIDTHS, LengthGroups, as_lengths
 from caffelite.data.out_of_core import Source
 from caffelite.model.container import Container
 from caffelite.model.pure_code import is_pure
@@ -31,10 +32,73 @@ from caffelite.training.inputs import check_indices, check_rows, model_inputs
 MIN_BLOCK = 3  # rows; a single row could be broadcast, and two blocks have to differ
 
 
-def predict(model: Container, x: Any, batch_size: int) -> Any:
+def predict(model: Container, x: Any, batch_size: int, lengths: Any = None) -> Any:
     """Return the outputs for all rows of what `predict` was given."""
     inputs, _ = model_inputs(model, "predict", x)
-    return predict_arrays(model, inputs, batch_size)
+    if lengths is None:
+        return predict_arrays(model, inputs, batch_size)
+    count_rows("predict", inputs)
+    return predict_by_length(model, inputs, batch_size, as_lengths(lengths, inputs))
+
+
+def predict_by_length(model: Container, inputs: tuple[np.ndarray, ...], batch_size: int, lengths: np.ndarray) -> Any:
+    """Return the outputs for all rows, computed in groups of similar length, each cut to its width.
+
+    An output whose axis 1 follows the width is as wide as x, with zeros behind each row's length. If rows may depend on
+    each other, all are one group.
+    """
+    rows, width = inputs[0].shape[:2]
+    groups, longest, outputs = LengthGroups(lengths, inputs, MAX_WIDTHS), int(lengths.max()), list[Any]()
+    cut_inputs = tuple(groups.cut(inputs, longest))
+    few = np.arange(2 * MIN_BLOCK - 1) % rows
+    try:
+        if not _can_predict_blocks(model, tuple([x[few] for x in cut_inputs]), MIN_BLOCK):
+            groups = LengthGroups(lengths, inputs, 1)
+        places = [np.flatnonzero(groups.groups == group) for group in range(len(groups.widths))]
+        widths = groups.widths.tolist()
+        for place, group_width in zip(places, widths, strict=True):
+            part = tuple([x[place] for x in groups.cut(inputs, group_width)])
+            outputs.append(predict_arrays(model, part, batch_size))
+    except IndexError:
+        check_indices(model, "predict", cut_inputs)  # raises an error with the row's number among all rows
+        with inference():
+            _predict_all(model, cut_inputs, rows)
+        raise
+    if len(places) == 1 and lengths.min() < width:  # another width shows which outputs follow it
+        other = longest + 1 if longest < width else width - 1
+        with suppress(Exception):
+            outputs.append(predict_arrays(model, tuple(groups.cut(inputs, other)), batch_size))
+            widths.append(other)
+    columns = [
+        _join_widths(parts, widths, places, lengths, width) for parts in zip(*map(to_list, outputs), strict=True)
+    ]
+    return tuple(columns) if isinstance(outputs[0], tuple) else columns[0]
+
+
+def _join_widths(
+    parts: tuple[np.ndarray, ...], widths: list[int], places: list[np.ndarray], lengths: np.ndarray, width: int
+) -> np.ndarray:
+    """Return one output of all rows, from its parts for the rows at these places, cut to these widths.
+
+    There may be one part more, which only shows whether the output follows the width.
+    """
+    row_shapes = [y.shape[1:] for y in parts]
+    follows = all(shape[:1] == (w,) for shape, w in zip(row_shapes, widths, strict=True))
+    shapes = [shape[1:] for shape in row_shapes] if follows else row_shapes
+    if shapes.count(shapes[0]) < len(shapes):
+        i = [shape == shapes[0] for shape in shapes].index(False)
+        raise ValueError(
+            f"predict with lengths: rows cut to {widths[0]} and {widths[i]} have outputs of shape {row_shapes[0]} and "
+            f"{row_shapes[i]}; expected axis 1 as long as in x, or the same for all"
+        )
+    if not follows and len(places) == 1:
+        return parts[0]
+    output = np.zeros((len(lengths), width, *shapes[0]) if follows else (len(lengths), *shapes[0]), parts[0].dtype)
+    for y, w, place in zip(parts, widths, places, strict=False):
+        output[(place, slice(w)) if follows else place] = y
+    if follows:
+        output[np.arange(width) >= lengths[:, None]] = 0
+    return output
 
 
 def predict_arrays(model: Container, inputs: tuple[Any, ...], batch_size: int) -> Any:

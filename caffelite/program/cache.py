@@ -26,9 +26,10 @@ from caffelite.program.runner import LockedArray
 
 MEMORY_BUDGET = 64 << 20  # bytes for all Programs of a model
 # For each step's name, the number of Programs that are kept in any case, and the largest number. 4 are a full and a
-# short batch, for training and for evaluation. `predict` has its own numbers.
+# short batch, for training and for evaluation. `predict` has its own numbers, and so have batches of 16 widths.
 MIN_PROGRAMS, MAX_PROGRAMS = 4, 1024
 PREDICT_LIMITS = (2, 16)
+OTHER_LIMITS = {"outputs": PREDICT_LIMITS, "fetch, cut and step": (32, MAX_PROGRAMS)}
 SMALL_MEMORY = 1 << 20  # bytes; Programs that take no more together are all kept
 STALE_REQUESTS = 1000  # requests; a Program that none of the last ones used may be dropped
 
@@ -118,7 +119,7 @@ class ProgramCache:
 
     def _has_room(self, name: str) -> bool:
         """Return whether one more Program may be kept. If needed, drop Programs that were not used for a long time."""
-        min_count, max_count = PREDICT_LIMITS if name == "outputs" else (MIN_PROGRAMS, MAX_PROGRAMS)
+        min_count, max_count = OTHER_LIMITS.get(name, (MIN_PROGRAMS, MAX_PROGRAMS))
         while True:
             count = sum(key[0] == name for key in self._programs)
             if count < min_count or (count < max_count and self._nbytes() < MEMORY_BUDGET):

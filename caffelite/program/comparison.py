@@ -51,6 +51,10 @@ class Confirmation:
         self._differences += 1
         return self._differences > 1
 
+    def is_confirmed(self) -> bool:
+        """Return whether the last step was like the one before, and nothing has disturbed it since."""
+        return self.replays > 0 and not self._is_disturbed
+
     def disturb(self) -> bool:
         """Note that a user's Python has run between steps. Return whether the next step must run in Python."""
         self._is_disturbed = self.previous is not None and self.previous.has_hidden_state

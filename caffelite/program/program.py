@@ -44,6 +44,8 @@ class Program(Runner):
     records the step again if a replay would be wrong: if a Tensor's array was moved, or a gradient exists that did not
     exist before (or the reverse). Raise ValueError for other shapes and TypeError for other dtypes.
 
+    `first` is the result of the step that `capture` made, like the result of a replay.
+
     `print(program)` lists the kernels, and so does a notebook. `profile(replays)` shows how long each takes, and `show`
     draws it, with the memory that the kernels use.
     """
@@ -53,6 +55,7 @@ class Program(Runner):
         self._stages: list[Stage] = []  # for `show`: the step as recorded, and after each pass
         self.dependencies: Any = None  # objects that the Program keeps alive
         self.strict = strict
+        self.first: Any = None  # the result of the step that `capture` made
         self.warned_reasons: set[str] = set()  # the obstacles about which the user was warned
         self.nbytes = 0  # bytes of its own memory: its inputs, and arrays between kernels
         self.last_request = 0  # the number of the last request to the model for this Program
@@ -102,6 +105,13 @@ class Program(Runner):
         if disturbances != self._disturbances and self._confirmation.disturb():
             self.replays_left = 0
         self._disturbances, self.is_supervised = disturbances, True
+
+    def extend_replays(self, other: Program) -> None:
+        """Replay as long as another Program, whose step differs in shapes only, if both are confirmed."""
+        if self.is_recorded and self._confirmation.is_confirmed():
+            added = max(other.replays_left - self.replays_left, 0)
+            self.replays_left += added
+            self._confirmation.replays += added
 
     def check_callbacks(self) -> None:
         """Run in Python from now on if a call into Python, during the last replay, changed a value that is read."""
@@ -236,7 +246,7 @@ class Program(Runner):
 
 
 def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
-    """Run `function` on the arrays, as a real step, and return it as a recorded Program.
+    """Run `function` on the arrays, as a real step, and return it as a recorded Program, with the result as `first`.
 
     `function` gets arrays and may return Tensors, arrays, or tuples or lists of them. It has to compute with
     Functions, Tensors, losses, optimizers and kernels. An array that was made outside is a constant. Each replay reads
@@ -252,7 +262,7 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     - changing a variable or an attribute that it also reads in Python.
     """
     program = Program(function, strict=True)
-    program(*example_arrays)
+    program.first = program(*example_arrays)
     return program
 
 

@@ -305,7 +305,7 @@ LAYER_PAIRS = [
     pair_layers(cl.InstanceNorm, nn.InstanceNorm2d, "num_features=channels eps", SCALED, affine=True),
     pair_layers(cl.InstanceNorm, nn.InstanceNorm3d, "num_features=channels eps", SCALED, affine=True),
     pair_layers(cl.LayerNorm, nn.LayerNorm, "normalized_shape=features eps bias", SCALED),
-    pair_layers(cl.RMSNorm, nn.RMSNorm, "normalized_shape=features eps", {"weight": "scale"}),
+    pair_layers(cl.RMSNorm, nn.RMSNorm, "normalized_shape=features eps elementwise_affine=scale", {"weight": "scale"}),
     pair_layers(cl.GroupNorm, nn.GroupNorm, "num_groups=groups num_channels=channels eps", SCALED),
     pair_layers(cl.ReLU, nn.ReLU),
     pair_layers(cl.LeakyReLU, nn.LeakyReLU, "negative_slope=slope"),

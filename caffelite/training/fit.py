@@ -17,6 +17,7 @@ from caffelite.core.arrays import make_rng
 from caffelite.core.modes import model_precision
 from caffelite.data.frames import ColumnNames
 from caffelite.data.generator import is_replayed
+from caffelite.data.lengths import cut_batch
 from caffelite.files.state import BaseModel
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs, step
@@ -112,7 +113,8 @@ class TrainingRun:
             epochs = processes.make_epochs(self.step, batches, options.epochs, interrupts)
             row_check = epochs.objective.row_check
             if row_check is not None and validation is not None and is_replayed(validation):
-                row_check.pending.append(("validation_data's x", inputs.convert_generator(self.model, validation)))
+                rows = cut_batch(inputs.convert_generator(self.model, validation), validation.lengths)
+                row_check.pending.append(("validation_data's x", rows))
             if checkpoints is not None:
                 checkpoints.epochs = epochs
             if position is not None:

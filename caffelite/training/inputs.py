@@ -27,7 +27,15 @@ from caffelite.data.conversion import (
     tuple_hint,
 )
 from caffelite.data.frames import ColumnNames, check_names
-from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, merge_single_rows, unpack_single
+from caffelite.data.generator import (
+    Batch,
+    DataGenerator,
+    Prefetch,
+    is_replayed,
+    merge_single_rows,
+    unpack_single,
+)
+from caffelite.data.lengths import as_lengths, cut_batch
 from caffelite.data.out_of_core import Source
 from caffelite.data.split import split_data
 from caffelite.data.windows import Windows
@@ -63,7 +71,7 @@ def make_training_batches(
             raise ValueError("class_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
         if options.validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-        check_batches(model, "x", x, y, options.sample_weight, loss, options.batch_options())
+        check_batches(model, "x", x, y, options.sample_weight, loss, options.batch_options(), options.lengths)
         column_names, training, held_out = x.column_names if isinstance(x, DataGenerator) else None, x, None
     if trains_batch_norm(model):
         training = merge_single_rows(training)
@@ -94,7 +102,7 @@ def _prepare_rows(
     has_split = options.validation_split != 0
     if class_weights is not None and not has_split:
         weights = class_weights.multiply(weights, y)
-    data, column_names = prepare_data(model, "x", x, y, weights, loss)
+    data, column_names = prepare_data(model, "x", x, y, weights, loss, lengths=options.lengths)
     if not has_split:
         return data, None, column_names
     split_rng = model._model_state.find_split_rng(data.rows, rng, reseed=options.seed is not None)
@@ -141,6 +149,7 @@ def as_batches(
     user_options: Mapping[str, Any] = NO_OPTIONS,
     *,
     column_names: ColumnNames = None,
+    lengths: Any = None,
     **options: Any,
 ) -> Iterable[Any]:
     """Return any data that `fit` and `evaluate` take as batches. Data in memory is checked as a whole.
@@ -149,9 +158,9 @@ def as_batches(
     if they are not None. Raise ValueError if x is batches that do not follow `user_options`.
     """
     if are_rows(x, y):
-        data, _ = prepare_data(model, name, x, y, weights, loss, column_names)
+        data, _ = prepare_data(model, name, x, y, weights, loss, column_names, lengths)
         return make_batches(data, {**options, **_drop_none(user_options)})
-    check_batches(model, name, x, y, weights, loss, user_options)
+    check_batches(model, name, x, y, weights, loss, user_options, lengths)
     batches: Iterable[Any] = x
     return batches
 
@@ -162,16 +171,25 @@ def are_rows(x: Any, y: Any) -> bool:
 
 
 def make_batches(data: Batch, options: Mapping[str, Any]) -> DataGenerator:
-    """Return batches of all these rows. They have been checked."""
-    return DataGenerator.from_batch(data, **{"seed": _unshuffled_rng().rng, **options})
+    """Return batches of all these rows, sorted by their lengths if they have any. They have been checked."""
+    return DataGenerator.from_batch(data, **{"seed": _unshuffled_rng().rng, **options}).sort_by_length()
 
 
 def check_batches(
-    model: BaseModel, name: str, x: Any, y: Any, weights: Any, loss: Function, options: Mapping[str, Any] = NO_OPTIONS
+    model: BaseModel,
+    name: str,
+    x: Any,
+    y: Any,
+    weights: Any,
+    loss: Function,
+    options: Mapping[str, Any] = NO_OPTIONS,
+    lengths: Any = None,
 ) -> None:
     """Raise ValueError unless the model and loss take the DataGenerator or batches x, and x follows `options`."""
     if weights is not None:
         raise ValueError("sample_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
+    if lengths is not None:
+        raise ValueError("lengths need x and y as arrays; give them to the DataGenerator, or cut the batches")
     generator = x.batches if isinstance(x, Prefetch) else x
     if isinstance(generator, DataGenerator):
         check_columns(model, name, generator.column_names)
@@ -181,10 +199,10 @@ def check_batches(
         if x.y is None:
             raise ValueError(f"{name} is a DataGenerator without targets")
         if is_replayed(x):  # otherwise, each batch is checked later
-            inputs = x.x if isinstance(x.x, tuple) else (x.x,)
-            shape = check_rows(model, name, inputs)
-            check_indices(model, name, inputs)
-            check_targets(loss, shape, x._targets())
+            data = cut_batch(Batch(x._inputs(), x._targets()), x.lengths)
+            shape = check_rows(model, name, data.inputs)
+            check_indices(model, name, data.inputs)
+            check_targets(loss, shape, data.targets)
             check_weights(loss, x._weights(model.dtype))
     elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
         got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
@@ -231,27 +249,35 @@ def _unshuffled_rng() -> _UnshuffledRng:
 
 
 def prepare_data(
-    model: BaseModel, name: str, x: Any, y: Any, weights: Any, loss: Function, expected: ColumnNames = None
+    model: BaseModel,
+    name: str,
+    x: Any,
+    y: Any,
+    weights: Any,
+    loss: Function,
+    expected: ColumnNames = None,
+    lengths: Any = None,
 ) -> tuple[Batch, ColumnNames]:
     """Return all rows as arrays, or Sources, that the model and the loss take, and the names of `model_inputs`."""
     inputs, column_names = model_inputs(model, name, x, expected)
     targets = {target_name: read_array(a, target_name) for target_name, a in loss_targets(loss, y)}
+    lengths = None if lengths is None else as_lengths(lengths, [*inputs, *targets.values()])
+    cut_data = cut_batch(Batch(inputs, tuple(targets.values())), lengths)
     try:
-        shape, rows = check_rows(model, name, inputs), len(inputs[0])
+        shape, rows = check_rows(model, name, cut_data.inputs), len(inputs[0])
     except ValueError as error:
         if not isinstance(x, Mapping):
             raise
         raise ValueError(f"{error}; {name} is a dict, whose values are columns: {', '.join(map(repr, x))}") from None
-    check_indices(model, name, inputs)
+    check_indices(model, name, cut_data.inputs)
     for target_name, a in targets.items():
         if a.shape[:1] != (rows,):
             raise ValueError(f"{name} has {rows} rows, {target_name if len(targets) > 1 else 'y'} has shape {a.shape}")
     weights = None if weights is None else as_weights(weights, rows, model.dtype)
-    check_targets(loss, shape, tuple(targets.values()))
+    check_targets(loss, shape, cut_data.targets)
     check_weights(loss, weights)
-    return Batch(
-        inputs, tuple([as_targets(a, model.dtype, target_name) for target_name, a in targets.items()]), weights
-    ), column_names
+    converted = tuple([as_targets(a, model.dtype, target_name) for target_name, a in targets.items()])
+    return Batch(inputs, converted, weights, lengths), column_names
 
 
 def prepare_batch(model: BaseModel, batch: Any, loss: Function) -> tuple[Batch, ColumnNames]:

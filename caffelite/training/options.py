@@ -33,6 +33,7 @@ class FitOptions:
     accumulate: int
     resume: Any
     precision: str | None
+    lengths: Any
 
     def check(self) -> None:
         """Check the options that need neither the model nor its data. Raise ValueError or TypeError."""

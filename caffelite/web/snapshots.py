@@ -308,8 +308,8 @@ def kernels(view: TrainingView) -> dict[str, Any]:
 
     def step(*columns: Any) -> None:
         optimizer.zero_grad()
-        inputs, targets, _ = batch.layout().batch(columns)
-        loss(model(*inputs), unpack_single(targets)).backward()
+        rows = batch.layout().batch(columns)
+        loss(model(*rows.inputs), unpack_single(rows.targets)).backward()
         optimizer.step()
 
     program = capture(step, *batch.columns())

@@ -54,7 +54,12 @@ def layer_models():
             [
                 *[cl.Conv1d(6, 4, 3, stride=2, padding="same", dilation=2), cl.PReLU(4), cl.InstanceNorm(4)],
                 *[cl.Conv1d(4, 4, 3, padding="causal"), cl.MaxPool1d(3, 2, ceil=True), cl.PReLU()],
-                *[cl.ConvTranspose1d(4, 6, 3, 2, 1, 1, 2), cl.RMSNorm(4), cl.GlobalMaxPool(), cl.RMSNorm(6, 0.1)],
+                *[
+                    cl.ConvTranspose1d(4, 6, 3, 2, 1, 1, 2),
+                    cl.RMSNorm(4, scale=False),
+                    cl.GlobalMaxPool(),
+                    cl.RMSNorm(6, 0.1),
+                ],
             ],
         ),
         (
@@ -372,7 +377,14 @@ def test_constants_and_shapes_that_a_call_makes_of_a_row(dtype, tmp_path):
 def test_norms_and_means_of_huge_and_tiny_numbers_equal_predict(factor, tmp_path):
     x = np.random.default_rng(0).uniform(-1, 1, (3, 4, 5)).astype(F32) * F32(factor)
     x[0] = abs(x[0])
-    kinds = [cl.LayerNorm(5), cl.RMSNorm(5), cl.GroupNorm(2, 4), cl.InstanceNorm(4), cl.BatchNorm(4)]
+    kinds = [
+        cl.LayerNorm(5),
+        cl.RMSNorm(5),
+        cl.RMSNorm(5, scale=False),
+        cl.GroupNorm(2, 4),
+        cl.InstanceNorm(4),
+        cl.BatchNorm(4),
+    ]
     kinds += [cl.LayerNorm(5, 1e-50), cl.RMSNorm(5, 1e-50)]  # which is 0 in float32
     kinds += [cl.AvgPool1d(3), cl.GlobalAvgPool()]
     assert differing(tmp_path, [(cl.Model([kind], seed=0), x) for kind in kinds]) == []

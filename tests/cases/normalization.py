@@ -76,22 +76,23 @@ def instance_norm_case(shape, eps):
     return dataclasses.replace(of_one, make=lambda: functions.InstanceNorm(shape[1], eps))
 
 
-def rms_norm_case(shape, eps=None):
-    def judge(x, scale):
+def rms_norm_case(shape, eps=None, has_scale=True):
+    def judge(x, scale=1):
         root = np.sqrt((x**2).mean(-1, keepdims=True) + (eps or 0))
         y = x / root
 
         def gradients(dy):
             g = dy * scale
-            return (g - y * (g * y).mean(-1, keepdims=True)) / root, (dy * y).sum(tuple(range(x.ndim - 1)))
+            dx = (g - y * (g * y).mean(-1, keepdims=True)) / root
+            return (dx, (dy * y).sum(tuple(range(x.ndim - 1)))) if has_scale else (dx,)
 
         return y * scale, gradients
 
     return Case(
-        lambda: functions.RMSNorm(shape[-1], eps),
+        lambda: functions.RMSNorm(shape[-1], eps, has_scale),
         (shape,),
         judge,
-        lambda torch, x, scale: torch.nn.functional.rms_norm(x, shape[-1:], scale, eps),
+        lambda torch, x, scale=None: torch.nn.functional.rms_norm(x, shape[-1:], scale, eps),
         low=0.5,  # a row of numbers near 0 is a steep function of them
         draw=ones_to_three,
         scale=10.0,
@@ -194,11 +195,15 @@ CASES = [
     ),
     Family(
         rms_norm_case,
-        listed=[((4, 3),), ((70, 130),), ((2, 3, 5), 0.1), ((8,), 0.1), ((3, 1), 0.1), ((2, 4), 0.0)],
+        listed=[
+            *[((4, 3),), ((70, 130),), ((2, 3, 5), 0.1), ((8,), 0.1), ((3, 1), 0.1), ((2, 4), 0.0)],
+            *[((4, 3), None, False), ((2, 3, 5), 0.1, False)],
+        ],
         empty=[((0, 3),), ((2, 0, 3), 0.1)],
         random=st.tuples(
             st.tuples(hnp.array_shapes(max_dims=4, max_side=4), side).map(lambda drawn: (*drawn[0], drawn[1])),
             st.none() | eps,
+            st.booleans(),
         ),
         special=lambda dtype: [(((4, 3),), [[[np.nan, 1, 2], [np.inf, 1, 2], [1, 1, 1], [1e4, 1e4 + 1, 1e4 + 2]]])],
         refused=[(lambda: functions.RMSNorm(3), (2, 4), r"RMSNorm\(3\) got shape \(., 4\); expected \(…, 3\)")],

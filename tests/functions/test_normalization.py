@@ -79,6 +79,28 @@ def test_the_default_epsilon_of_rms_norm_depends_on_the_dtype(dtype):
         np.testing.assert_allclose(y, x / np.sqrt(eps + added), 1e-6)
 
 
+@both_dtypes
+def test_an_rms_norm_without_a_scale_has_the_bits_of_a_scale_of_ones_in_files_too(dtype, tmp_path):
+    x, labels = np.random.default_rng(0).normal(size=(20, 5)), np.arange(20) % 3
+    plain, scaled = [
+        cl.Model([cl.Linear(5, 7), cl.RMSNorm(7, scale=scale), cl.Linear(7, 3)], seed=0, dtype=dtype)
+        for scale in (False, True)
+    ]
+    scaled[1].requires_grad = False
+    assert repr(plain[1]) == "RMSNorm(7, scale=False)"
+    assert plain[1].parameters() == []
+    for model in (plain, scaled):
+        train(model, x, labels, epochs=3, seed=0)
+    np.testing.assert_array_equal(plain.predict(x), scaled.predict(x))
+    assert plain.summary().cells[2][3] == "0"
+    plain.save(tmp_path / "plain.safetensors")
+    loaded = cl.load(tmp_path / "plain.safetensors")
+    assert repr(loaded) == repr(plain)
+    np.testing.assert_array_equal(loaded.predict(x), plain.predict(x))
+    with pytest.raises(TypeError, match="RMSNorm: scale"):
+        cl.RMSNorm(7, scale=1)
+
+
 # ---- BatchNorm's running moments ----
 
 

@@ -51,6 +51,33 @@ def test_a_row_comes_to_every_place_equally_often():
     assert 1140 < chi_square < 1458  # the middle 99.8 % for 36² degrees of freedom
 
 
+@pytest.mark.parametrize("n", [1, 7, 40, 41])
+def test_batches_have_rows_of_neighbouring_groups_in_their_order(n):
+    rng = np.random.default_rng(n)
+    shuffled, groups, state = rng.permutation(n), rng.integers(0, 5, n), np.arange(1, 5, dtype=np.uint64)
+    by_group = shuffled[groups[shuffled].argsort(kind="stable")]
+    full, orders = n // 4, set()
+    batches = by_group[: 4 * full].reshape(full, 4)
+    for _ in range(9):
+        order = shuffled.copy()
+        kernels.group_batches(order, state, groups, np.empty(n + 5, np.int64), 4, full)
+        assert sorted(order[: 4 * full].reshape(full, 4).tolist()) == sorted(batches.tolist())
+        np.testing.assert_array_equal(order[4 * full :], by_group[4 * full :])
+        orders.add(order.tobytes())
+    assert (len(orders) > 1) == (full > 1)
+
+
+def test_rows_and_groups_that_are_not_there_raise_before_anything_changes():
+    state, memory = np.arange(1, 5, dtype=np.uint64), np.empty(7, np.int64)
+    for rows, groups in (([0, 1, 4], [0, 1, 2, 1]), ([0, -1, 2], [0, 1, 2, 1]), ([0, 1, 2], [0, 4, 1, 1])):
+        order = np.array(rows)
+        with pytest.raises(IndexError):
+            kernels.group_batches(order, state, np.array(groups), memory, 1, 3)
+        assert order.tolist() == rows
+    with pytest.raises(ValueError, match="4 batches of 1 of 3 rows in 4 groups"):
+        kernels.group_batches(np.arange(3), state, np.zeros(3, np.int64), memory, 1, 4)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "uint8", "bool", "complex128", ">f4", "S5", "i1,f8"])
 @pytest.mark.parametrize("shape", [(7,), (7, 3), (7, 2, 5), (7, 0)])
 def test_take_copies_rows_of_any_dtype(dtype, shape):

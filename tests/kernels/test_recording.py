@@ -175,6 +175,7 @@ RECORDED = {
     "dropout_grad": (uniform(20, 10), np.array([7, 3]), 0.5),
     "count_steps": (np.array([[4, 3], [6, 2]], np.float64),),
     "shuffle": (np.arange(20), np.arange(1, 5, dtype=np.uint64)),
+    "group_batches": (np.arange(20), np.arange(1, 5, dtype=np.uint64), np.arange(20) % 3, np.arange(23), 3, 6),
     "ravel_index": ((4, 3, 2), np.array([[2], [-1]]), LABELS, 1),
     "take": (uniform(4, 3), LABELS),
     "take_grad": (uniform(4, 3), LABELS, 3),
@@ -281,6 +282,20 @@ def test_a_recorded_kernel_run_again_on_other_values_gives_eager_bits(name):
             assert_same_bits(array, same)
         for argument, same in zip(arguments, fresh, strict=True):
             assert_same_bits(argument, same)
+
+
+def test_the_first_bytes_of_rows_are_taken_and_put_with_zeros_behind_them():
+    x, kept, order = np.arange(40).reshape(10, 4), np.full((10, 4), -1), np.random.default_rng(0).permutation(10)
+    cursor, _held = cursor_at(x, kept, order=order, sums=np.zeros((1, 2)))
+    batch = np.empty((5, 3), np.int64)
+    with Recording() as recording:
+        kernels.take_batch(cursor, 0, batch, 32)
+        kernels.put_batch(cursor, 1, batch, 32)
+        kernels.advance(cursor, 5)
+    assert_same_bits(batch, x[order[:5], :3])
+    kernels.Replay(recording.entries).run()
+    assert_same_bits(batch, x[order[5:], :3])
+    assert_same_bits(kept, x[order] * [1, 1, 1, 0])
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -391,6 +406,7 @@ STOPPED = {  # a kernel that may stop a step, its arguments, which of them goes 
     "sparse_matmul_grad": ((SPARSE.rows, uniform(4, 5)), 0, OUTSIDE.rows[2]),
     "sparse_to_dense": ((SPARSE.rows,), 0, OUTSIDE.rows[2]),
     "ravel_index": (((3, 4), LABELS, 1), 1, 3),
+    "group_batches": ((np.arange(4), np.arange(1, 5, dtype=np.uint64), np.arange(4) % 2, np.arange(6), 1, 4), 2, 2),
     "softmax_loss": ((np.ones((4, 3)), LABELS), 1, 3),
     "softmax_loss_grad": ((np.ones((4, 3)) / 3, LABELS, np.ones(1)), 1, -1),
     "hinge_loss": ((np.ones((4, 3)), LABELS, 1.0), 1, 3),

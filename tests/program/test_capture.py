@@ -32,6 +32,23 @@ def test_a_step_may_be_given_integers_and_read_integers_kept_outside(dtype):
     assert (gradient == w.grad).all()
 
 
+def test_the_first_result_has_the_types_of_a_replay_and_the_numbers_of_the_step():
+    model, by_hand, (x, y) = small_net(), small_net(), batch(0)
+    steps = [training_step(net, cl.SGD(net.parameters(), lr=0.1)) for net in (model, by_hand)]
+    program = cl.capture(lambda x, y: {"loss": steps[0](x, y), "rows": (len(x), model(x))}, x, y)
+    assert program.first["loss"] == steps[1](x, y).data
+    np.testing.assert_array_equal(program.first["rows"][1], by_hand(x).data)
+    first = program.first["rows"][1].copy()
+    for _ in range(3):
+        replayed = program(x, y)
+        assert type(program.first["loss"]) is type(replayed["loss"]) is np.ndarray
+        assert program.first["loss"].shape == replayed["loss"].shape
+        assert type(program.first["rows"]) is type(replayed["rows"]) is tuple
+        assert program.first["rows"][0] == replayed["rows"][0] == len(x)
+        assert type(program.first["rows"][1]) is type(replayed["rows"][1]) is np.ndarray
+    np.testing.assert_array_equal(program.first["rows"][1], first)
+
+
 @pytest.mark.parametrize("dtype", ["float16", ">f4", ">i4"])
 def test_a_step_that_is_recorded_says_which_arrays_it_cannot_read(dtype):
     with pytest.raises(TypeError, match=f"{dtype}.*in native byte order, and not in float16"):

@@ -112,7 +112,7 @@ EXAMPLES = {
     nn.InstanceNorm2d: [(nn.InstanceNorm2d(3, affine=True), (4, 3, 5, 2))],
     nn.InstanceNorm3d: [(nn.InstanceNorm3d(3, affine=True), (4, 3, 5, 2, 2))],
     nn.LayerNorm: [(nn.LayerNorm(5, 0.1), (2, 3, 5)), (nn.LayerNorm((5,), bias=False), (2, 5))],
-    nn.RMSNorm: [(nn.RMSNorm(5), (2, 3, 5)), (nn.RMSNorm(5, 0.1), (2, 5))],
+    nn.RMSNorm: [(nn.RMSNorm(5), (2, 3, 5)), (nn.RMSNorm(5, 0.1, False), (2, 5))],
     nn.GroupNorm: [(nn.GroupNorm(2, 4, 0.1), (2, 4, 5))],
     nn.ReLU: [(nn.ReLU(), (2, 3)), (nn.ReLU(inplace=True), (2, 3))],
     nn.LeakyReLU: [(nn.LeakyReLU(0.2), (2, 3))],

@@ -301,6 +301,7 @@ class NetGenerator:
             *[cl.Flatten] * (self.integer(0, 3) == 0),
             lambda: self.choice([cl.LayerNorm(last, 0.1), cl.LayerNorm(last, 0.01, bias=False), cl.BatchNorm(first)]),
             lambda: cl.RMSNorm(last, 0.1),
+            lambda: cl.RMSNorm(last, scale=False),
             *[lambda: self.choice([cl.Linear(last, wide), cl.Linear(last, wide, False), cl.DropConnect(last, wide)])]
             * 2,
         ]

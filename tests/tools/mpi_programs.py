@@ -171,6 +171,16 @@ def recurrent(dtype):
     return model, cl.RMSProp(model.parameters(), lr=1e-3, momentum=0.5), fit
 
 
+@case
+def cut_rows(dtype):
+    """Batches of rows of similar length, cut to their longest; a short last batch; a metric of the epoch."""
+    model = cl.Model([cl.Embedding(11, 6), cl.GRU(6, 6, sequences=True), cl.Linear(6, 4)], seed=0, dtype=dtype)
+    x, y, lengths = labels(61, 11, shape=(9,)), labels(61, 4, shape=(9,)), np.random.default_rng(4).integers(1, 10, 61)
+    y[np.arange(9) >= lengths[:, None]] = -1
+    fit = {"x": x, "y": y, "loss": cl.SoftmaxLoss(ignore=-1), "batch_size": 8, "epochs": 12, "lengths": lengths}
+    return model, cl.Adam(model.parameters(), lr=0.01), fit | {"metrics": ["accuracy", "f1"], "validation_split": 0.2}
+
+
 class Transformer(cl.Model):
     def __init__(self, seed, dtype):
         super().__init__(seed=seed, dtype=dtype)

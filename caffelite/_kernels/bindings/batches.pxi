@@ -1,6 +1,7 @@
 # Mini-batches: the order of the rows, and the cursor that finds the next batch.
 
 cdef Kernel SHUFFLE_KERNEL = Kernel("shuffle", writes=0b11, updates=0b11, work=300)
+cdef Kernel GROUP_BATCHES_KERNEL = Kernel("group_batches", writes=0b1011, updates=0b11, checked=2, work=300)
 cdef Kernel TAKE_BATCH_KERNEL = Kernel("take_batch")
 cdef Kernel PUT_BATCH_KERNEL = Kernel("put_batch", updates=1, work=2)
 cdef Kernel ADVANCE_KERNEL = Kernel("advance", updates=1, work=1)
@@ -20,6 +21,33 @@ def shuffle(cnp.ndarray order not None, cnp.ndarray state not None):
     launch_parts(&call, 1, call.size[0])
 
 
+def group_batches(cnp.ndarray order not None, cnp.ndarray state not None, cnp.ndarray groups not None,
+                  cnp.ndarray memory not None, Py_ssize_t batch_size, Py_ssize_t full_batches):
+    """Make batches of rows of similar groups: sort `order`, int64 (n,), by group, and shuffle the full batches.
+
+    Rows of a group stay in their order. `groups`, int64, has the group of each row, from 0 on; `memory`, int64, has n
+    elements and one more for each group. `state` is as in `shuffle`."""
+    cdef Call call
+    cdef Py_ssize_t n = cnp.PyArray_SIZE(order), count = cnp.PyArray_SIZE(memory) - n
+    require_vector("group_batches", order, cnp.NPY_INT64, n)
+    require_vector("group_batches", state, cnp.NPY_UINT64, 4)
+    require_vector("group_batches", groups, cnp.NPY_INT64, cnp.PyArray_SIZE(groups))
+    require_vector("group_batches", memory, cnp.NPY_INT64, n + count)
+    if count < 1 or batch_size < 1 or full_batches < 0 or batch_size * full_batches > n:
+        raise ValueError(f"group_batches got {full_batches} batches of {batch_size} of {n} rows in {count} groups")
+    begin(&call, GROUP_BATCHES_KERNEL, 0)
+    bind_all(&call, 0, check_out("group_batches", order), check_out("group_batches", state), groups)
+    bind(&call, 3, check_out("group_batches", memory))
+    call.size[0], call.size[1], call.size[2], call.size[3] = n, count, batch_size, full_batches
+    call.size[4] = cnp.PyArray_SIZE(groups)
+    launch_parts(&call, 1, n, raise_bad_group)
+
+
+def raise_bad_group(groups):
+    """Raise IndexError for rows or groups of `group_batches` that are not there."""
+    raise IndexError(f"group_batches got a row that is not one of {len(groups)}, or a group that is not there")
+
+
 # ---- epochs ------------------------------------------------------------------------------------------------------
 #
 # A recorded step reads its batch and writes its results through a cursor in memory (call.pxd). So the same recording
@@ -34,21 +62,26 @@ cdef cnp.ndarray require_cursor(str name, cursor):
     return check_out(name, cursor)
 
 
-def take_batch(cursor, Py_ssize_t column, out):
-    """out[i] = column[order[position + i]], with a column that the cursor points to."""
+def take_batch(cursor, Py_ssize_t column, out, Py_ssize_t row_bytes=0):
+    """out[i] = column[order[position + i]], with a column that the cursor points to.
+
+    If the rows of the column have more bytes than the rows of `out`, `row_bytes`, the first ones are taken."""
     cdef Call call
     cursor = require_cursor("take_batch", cursor)
     require_contiguous("take_batch", out)
     begin(&call, TAKE_BATCH_KERNEL, 0)
     bind_all(&call, 0, out, cursor)
     call.size[0], call.size[1] = column, cnp.PyArray_NBYTES(out) // max(cnp.PyArray_DIM(out, 0), 1)
+    call.size[2] = max(row_bytes, call.size[1])
     call.parts = cnp.PyArray_DIM(out, 0)
     call.work = 60.0 * call.parts + 2.0 * cnp.PyArray_NBYTES(out)
     launch(&call)
 
 
-def put_batch(cursor, Py_ssize_t column, cnp.ndarray batch not None):
-    """column[measured + i] = batch[i]: append the rows of a batch to the rows of the epoch's earlier batches."""
+def put_batch(cursor, Py_ssize_t column, cnp.ndarray batch not None, Py_ssize_t row_bytes=0):
+    """column[measured + i] = batch[i]: append the rows of a batch to the rows of the epoch's earlier batches.
+
+    If the rows of the column have more bytes than the rows of the batch, `row_bytes`, zeros follow."""
     cdef Call call
     cursor = require_cursor("put_batch", cursor)
     if cnp.PyArray_NDIM(batch) == 0:
@@ -59,6 +92,7 @@ def put_batch(cursor, Py_ssize_t column, cnp.ndarray batch not None):
     bind_all(&call, 0, cursor, batch)
     call.size[0], call.size[2] = column, cnp.PyArray_DIM(batch, 0)
     call.size[1] = cnp.PyArray_NBYTES(batch) // max(call.size[2], 1)
+    call.size[3] = max(row_bytes, call.size[1])
     launch_parts(&call, 1, cnp.PyArray_NBYTES(batch))
 
 

@@ -55,26 +55,73 @@ cdef int shuffle(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) 
     return CONTINUE
 
 
+# Makes batches of rows of similar length: sorts `order` by the groups of its rows, equal ones in their order, and then
+# shuffles the full batches among each other. Stops with OUT_OF_RANGE, before it writes, at a row or a group that is not
+# there.
+#   size     0 n, 1 groups, 2 rows of a full batch, 3 full batches, 4 rows that have a group
+#   operand  0 order, 1 state (four uint64), 2 group of each row (int64), 3 memory (int64, n + groups)
+#   parts    1
+cdef int group_batches(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+    cdef int64_t* order = <int64_t*> out
+    cdef uint64_t* state = <uint64_t*> call.operand[1].data
+    cdef const int64_t* groups = <const int64_t*> call.operand[2].data
+    cdef int64_t* rows = <int64_t*> call.operand[3].data
+    cdef int64_t* places = rows + call.size[0]         # of the next row of each group
+    cdef Py_ssize_t size = call.size[2], i, j, k
+    cdef int64_t count, place = 0
+    memcpy(rows, order, call.size[0] * sizeof(int64_t))
+    memset(places, 0, call.size[1] * sizeof(int64_t))
+    for i in range(call.size[0]):
+        if not 0 <= rows[i] < call.size[4] or not 0 <= groups[rows[i]] < call.size[1]:
+            return OUT_OF_RANGE
+        places[groups[rows[i]]] += 1
+    for i in range(call.size[1]):
+        count = places[i]
+        places[i] = place
+        place += count
+    for i in range(call.size[0]):
+        order[places[groups[rows[i]]]] = rows[i]
+        places[groups[rows[i]]] += 1
+    for i in range(call.size[3] - 1, 0, -1):
+        j = <Py_ssize_t> random_below(i + 1, state)
+        for k in range(size):
+            order[i * size + k], order[j * size + k] = order[j * size + k], order[i * size + k]
+    return CONTINUE
+
+
 # ---- through a cursor (call.pxd) ------------------------------------------------------------------------------------
 
-# out[i] = column[order[position + i]]
-#   size     0 which column, 1 bytes a row
+# out[i] = column[order[position + i]], or the first bytes of that row
+#   size     0 which column, 1 bytes a row of out, 2 bytes a row of the column
 #   operand  0 out, 1 cursor
 #   parts    the rows of out
 cdef int take_batch(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Cursor* cursor = <const Cursor*> call.operand[1].data
-    take_rows(<char*> out, cursor.columns[call.size[0]], cursor.order + cursor.position, call.size[1], begin, end)
+    cdef const int64_t* order = cursor.order + cursor.position
+    cdef const char* column = cursor.columns[call.size[0]]
+    cdef Py_ssize_t n = call.size[1], i
+    if n == call.size[2]:
+        take_rows(<char*> out, column, order, n, begin, end)
+    else:
+        for i in range(begin, end):
+            memcpy(<char*> out + i * n, column + order[i] * call.size[2], n)
     return CONTINUE
 
 
-# column[measured + i] = batch[i]
-#   size     0 which column, 1 bytes a row, 2 rows
+# column[measured + i] = batch[i], and 0 behind it if the rows of the column are longer
+#   size     0 which column, 1 bytes a row of the batch, 2 rows, 3 bytes a row of the column
 #   operand  0 cursor, 1 batch
 #   parts    1
 cdef int put_batch(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Cursor* cursor = <const Cursor*> out
-    cdef Py_ssize_t n = call.size[1]
-    memcpy(cursor.columns[call.size[0]] + cursor.measured * n, call.operand[1].data, call.size[2] * n)
+    cdef Py_ssize_t n = call.size[1], width = call.size[3], i
+    cdef char* rows = cursor.columns[call.size[0]] + cursor.measured * width
+    if n == width:
+        memcpy(rows, call.operand[1].data, call.size[2] * n)
+    else:
+        for i in range(call.size[2]):
+            memcpy(rows + i * width, call.operand[1].data + i * n, n)
+            memset(rows + i * width + n, 0, width - n)
     return CONTINUE
 
 
@@ -153,6 +200,7 @@ cdef int add_correct(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t
 
 cdef at_load publish_all() noexcept nogil:
     publish("shuffle", <Loop> shuffle)
+    publish("group_batches", <Loop> group_batches)
     publish("take_batch", <Loop> take_batch)
     publish("put_batch", <Loop> put_batch)
     publish("advance", <Loop> advance)

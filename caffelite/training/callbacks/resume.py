@@ -147,6 +147,7 @@ class TrainingCheckpoint:
                 "batch size": data.batch_size,
                 "number of rows": data.rows,
                 "way of shuffling": [data.shuffle, data.drop_last, *blocks],
+                "list of lengths": None if data.lengths is None else _digest(data.lengths),
                 "data": _data_digests(data),
             }
         return fingerprint
@@ -391,7 +392,8 @@ def _plain_values(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _data_digests(data: DataGenerator) -> list[list[Any]]:
-    return [[list(column.shape), column.dtype.str, _digest(column)] for column in data._columns()]
+    columns = data._columns() if data.lengths is None else [*data._columns(), data.lengths]
+    return [[list(column.shape), column.dtype.str, _digest(column)] for column in columns]
 
 
 def _digest(column: Any) -> str:

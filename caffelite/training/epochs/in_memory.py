@@ -18,6 +18,7 @@ from caffelite import _kernels as kernels
 from caffelite._support.interrupts import Interrupts
 from caffelite.core.sparse import from_row_array, to_row_array
 from caffelite.data.generator import DataGenerator
+from caffelite.data.lengths import cut_batch
 from caffelite.functions import Losses
 from caffelite.program import Program
 from caffelite.training.epochs.base import Epochs, EpochState, name_rows, split_rows
@@ -40,7 +41,7 @@ class InMemoryEpochs(Epochs):
         self.generator = data
         self.data = convert_generator(self.model, data)
         if self.objective.row_check is not None:
-            self.objective.row_check.pending.append(("x", self.data))
+            self.objective.row_check.pending.append(("x", cut_batch(self.data, data.lengths)))
         weights = self.data.weights
         counted_rows = None if weights is None else weights != 0
         self.row_limits = self.model._model_state.row_limits
@@ -50,22 +51,50 @@ class InMemoryEpochs(Epochs):
         self.row_buffers: dict[str, np.ndarray] = {}  # the epoch's outputs and targets, as more columns
         self.sums = np.zeros((min(epochs, MAX_STORED_EPOCHS), self.objective.num_sums, 2))
         full, last = data.batch_sizes(data.rows)
-        # The rows of a full batch and of a last batch of another size, as far as there are such batches.
-        self.batch_sizes = [rows for rows in (data.batch_size if full else 0, last) if rows > 0]
+        shuffle = _record_shuffle(data)
+        self.batch_sizes, row_forms = self.find_forms(full, last)
         self.replay = kernels.EpochReplay(
             self.columns,
             data._order[: full * data.batch_size + last],
-            _record_shuffle(data),
+            shuffle,
             self.sums,
             self.cursor,
             data.batch_size,
             full,
             full + (last > 0),
+            len(self.batch_sizes),
+            row_forms,
             None if counted_rows is None or counted_rows.all() else counted_rows,
             self.stop_flag(),
         )
         self.counted_steps = 0  # the steps that `_count_replays` has counted
         self.position: Any = self.replay  # its `epoch` and `batch` are the position of the training
+
+    # ---- forms: batches of one form have the same shapes --------------------------------------------------------
+
+    def find_forms(self, full: int, last: int) -> tuple[list[int], np.ndarray | None]:
+        """Return the rows of each form's batches, and the form of each row as an EpochReplay takes it.
+
+        The forms are a full batch and a last batch of another size, as far as there are such batches.
+        """
+        return [rows for rows in (self.generator.batch_size if full else 0, last) if rows > 0], None
+
+    def find_form_program(self, form: int) -> Program:
+        """Return the Program for batches of a form."""
+        return self.find_program("fetch and step", self.data.layout(), self.columns, self.batch_sizes[form])
+
+    def fetched_columns(self, form: int) -> list[tuple[int, np.ndarray]]:
+        """Return the columns that a step on batches of a form gets, with their numbers.
+
+        Targets for the metrics of the epoch follow if they differ from the targets of the step.
+        """
+        return list(enumerate(self.columns))
+
+    def output_specs(self, outputs: list[np.ndarray], form: int) -> list[tuple[Any, ...]]:
+        """Return the shapes and dtypes of rows of the epoch's outputs, for the outputs of a batch of a form."""
+        return _row_specs(outputs)
+
+    # ---- epochs -------------------------------------------------------------------------------------------------
 
     @property
     def epoch(self) -> int:  # type: ignore[override]
@@ -118,27 +147,26 @@ class InMemoryEpochs(Epochs):
         with self.interrupts.defer(), self.programs.lock_cursor(), annotation:
             programs = self._find_programs()
             current = [program for program in programs if program.is_current()]
-            next_program = programs[-1 if self.is_at_last_batch() else 0]
-            if next_program not in current:
-                self.replay.run_in_python(functools.partial(self._record, next_program))
-                self.counted_steps = self.steps
-                return
-            if self.objective.row_check is not None and next_program in self.row_limits:
-                self.objective.row_check.check_pending(self.row_limits[next_program])
-            if self.objective.epoch_metrics:
-                for program in current:
+            for program in current:
+                if self.objective.row_check is not None and program in self.row_limits:
+                    self.objective.row_check.check_pending(self.row_limits[program])
+                if self.objective.epoch_metrics:
                     self._allocate_rows(self.programs.output_specs[program])
             self._set_programs(programs, current)
-            steps = min(steps, *[1 if program.calls_python else program.replays_left for program in current])
+            steps = min([steps, *[1 if program.calls_python else program.replays_left for program in current]])
             try:
                 stopped_call = self.replay.run(epochs, seconds, int(steps))
             finally:
-                self._count_replays(programs)
-                for program in current:
-                    program.apply_effects()
-                    program.check_callbacks()
+                if self.steps > self.counted_steps or not self.replay.needs_python:
+                    self._count_replays(programs)
+                    for program in current:
+                        program.apply_effects()
+                        program.check_callbacks()
             if stopped_call is not None:
                 self._raise_error(stopped_call)
+            if self.replay.needs_python:
+                self.replay.run_in_python(functools.partial(self._record, programs))
+                self.counted_steps = self.steps
 
     def _count_replays(self, programs: list[Program]) -> None:
         """Take the steps since the last call from the number that each Program may replay."""
@@ -148,20 +176,17 @@ class InMemoryEpochs(Epochs):
 
     def _set_programs(self, programs: list[Program], current: list[Program]) -> None:
         """Set the Programs that the batches replay: only Programs that are current."""
-        full, last = programs[0], programs[-1]
-        self.replay.full = full.replay if full in current else None
-        self.replay.last = last.replay if last in current else None
+        self.replay.set_replays([program.replay if program in current else None for program in programs])
 
     def _find_programs(self) -> list[Program]:
-        """Return the Programs of a full batch and of a last batch of another size, as far as there are such batches.
+        """Return the Program of each form.
 
         A short epoch takes less time than to find them. So they are found once, if they are recorded and the model's
         Functions stay the same.
         """
         cached, current = self.program_cache, (self.model.all_functions(), kernels.current_precision())
         if cached is None or cached[0] is not current[0] or cached[1] != current[1]:
-            layout = self.data.layout()
-            programs = [self.find_program("fetch and step", layout, self.columns, rows) for rows in self.batch_sizes]
+            programs = [*map(self.find_form_program, range(len(self.batch_sizes)))]
             self.program_cache = (*current, programs) if all(program.is_recorded for program in programs) else None
             return programs
         self.programs.mark_used(cached[2])
@@ -169,33 +194,31 @@ class InMemoryEpochs(Epochs):
             program.supervise(self.programs.disturbances)
         return cached[2]
 
-    def is_at_last_batch(self) -> bool:
-        """Return whether the next batch is a last batch of another size."""
-        return bool(self.replay.batch >= self.replay.full_batches)
-
-    def _record(self, program: Program) -> None:
-        """Take the next step, and record it."""
-        batch_rows = self.batch_sizes[-1 if self.is_at_last_batch() else 0]
+    def _record(self, programs: list[Program], form: int) -> None:
+        """Take the next step, on a batch of this form, and record it."""
+        program, batch_rows = programs[form], self.batch_sizes[form]
         shard = self.shard(batch_rows)
         first, rows = (0, batch_rows) if shard is None else (shard.first, shard.size)
-        layout = self.data.layout()
+        layout, count = self.data.layout(), len(self.columns)
         is_counted = shard is None or shard.is_counted
-        buffers = [from_row_array(np.empty((rows, *column.shape[1:]), column.dtype)) for column in self.columns]
+        fetched = self.fetched_columns(form)
+        buffers = [from_row_array(np.empty((rows, *column.shape[1:]), column.dtype)) for _, column in fetched]
 
         def fetch_and_step(*columns: np.ndarray) -> None:
             """Copy the batch at the cursor, or a part of it, into the columns, and take a step on it."""
             if first > 0:
                 kernels.advance(self.cursor, first)
-            for i, column in enumerate(columns):
-                kernels.take_batch(self.cursor, i, to_row_array(column))
-            outputs = self.take_step(layout, shard, *columns)
+            for (i, _), column in zip(fetched, columns, strict=True):
+                kernels.take_batch(self.cursor, i, to_row_array(column), _row_bytes(self.columns[i]))
+            outputs = self.take_step(layout, shard, *columns[:count])
             if outputs is not None:
                 output_arrays = [x.data for x in (outputs if isinstance(outputs, tuple) else (outputs,))]
-                self.programs.output_specs[program] = _row_specs(output_arrays)
-                self._allocate_rows(_row_specs(output_arrays))
+                specs = self.programs.output_specs[program] = self.output_specs(output_arrays, form)
+                self._allocate_rows(specs)
                 if is_counted:
-                    for i, array in enumerate([*output_arrays, *layout.batch(columns).targets], start=len(columns)):
-                        kernels.put_batch(self.cursor, i, array)
+                    arrays = [*output_arrays, *(columns[count:] or layout.batch(columns).targets)]
+                    for i, (array, buffer) in enumerate(zip(arrays, self.row_buffers.values(), strict=True)):
+                        kernels.put_batch(self.cursor, count + i, array, _row_bytes(buffer))
             kernels.advance(self.cursor, batch_rows - first)
 
         if program.runs_eagerly:
@@ -220,8 +243,9 @@ class InMemoryEpochs(Epochs):
 
     def _raise_error(self, stopped_call: kernels.RecordedCall) -> None:
         """Raise the error of the kernel that stopped. For bad labels and indices, name the caller's rows."""
-        check_indices(self.model, "x", self.data.inputs)
-        check_targets(self.objective.loss, self.model.shape_for(self.data.inputs, self.data.rows), self.data.targets)
+        data = cut_batch(self.data, self.generator.lengths)
+        check_indices(self.model, "x", data.inputs)
+        check_targets(self.objective.loss, self.model.shape_for(data.inputs, data.rows), data.targets)
         stopped_call.raise_error()
 
     def results(self, done: int) -> np.ndarray:
@@ -265,14 +289,17 @@ class CallRecorder(kernels.Recorder):
         self.entries: list[kernels.RecordedCall] = []
 
 
-def _record_shuffle(data: DataGenerator) -> kernels.RecordedCall | None:
-    """Shuffle for the first epoch, and return the recorded call, which shuffles for each later one."""
+def _record_shuffle(data: DataGenerator) -> kernels.Replay | None:
+    """Shuffle for the first epoch, and return the recorded calls, which shuffle for each later one."""
     if not data.shuffle:
         return None
     with CallRecorder() as calls:
-        kernels.shuffle(data._order, data._shuffle_state)
-    call: kernels.RecordedCall = calls.entries[0]
-    return call
+        data.shuffle_rows()
+    return kernels.Replay(calls.entries)
+
+
+def _row_bytes(rows: np.ndarray) -> int:
+    return rows.nbytes // len(rows)
 
 
 def _row_specs(rows: Sequence[np.ndarray]) -> list[tuple[Any, ...]]:

@@ -14,6 +14,8 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite.core.function import Function
 from caffelite.data.generator import Batch
+from caffelite.data.lengths import follow_lengths
+from caffelite.data.out_of_core import Source
 from caffelite.program.ir import get_owner
 from caffelite.program.recording import Recording
 from caffelite.training.inputs import check_counts, check_index_limits, check_targets, largest_indices
@@ -28,6 +30,7 @@ class Limits(NamedTuple):
 
     indices: list[np.ndarray | None]
     outputs_shape: Any
+    width: int | None  # of the batch's first input, if it has axis 1
 
 
 class RowCheck:
@@ -62,7 +65,8 @@ class RowCheck:
         if all(shape[:1] == (batch.rows,) and batch.rows not in shape[1:] for shape in shapes):
             outputs_shape = tuple([(None, *shape[1:]) for shape in shapes])
             outputs_shape = outputs_shape if isinstance(outputs, tuple) else outputs_shape[0]
-        self.limits, self.lookups = Limits(indices, outputs_shape), []
+        width = batch.inputs[0].shape[1] if batch.inputs[0].ndim > 1 else None
+        self.limits, self.lookups = Limits(indices, outputs_shape, width), []
         with kernels.pause_recording():  # a replay does not check all rows again
             self.check_pending(self.limits)
 
@@ -70,7 +74,23 @@ class RowCheck:
         """Raise IndexError or ValueError for the first pending row with an index or a label beyond the limits."""
         pending, self.pending = self.pending, []
         for name, data in pending:
-            pairs = zip(limits.indices, data.inputs, strict=True)
+            inputs, outputs_shape = _fit_width(limits, data)
+            pairs = zip(limits.indices, inputs, strict=True)
             fits = [limit if limit is not None and limit.shape == x.shape[1:] else None for limit, x in pairs]
-            check_index_limits(name, data.inputs, fits)
-            check_targets(self.loss, limits.outputs_shape, data.targets)
+            check_index_limits(name, inputs, fits)
+            check_targets(self.loss, outputs_shape, data.targets)
+
+
+def _fit_width(limits: Limits, data: Batch) -> tuple[tuple[Any, ...], Any]:
+    """Return inputs as wide as the batch, if it was cut, and the shape of the outputs of rows as wide as the data."""
+    width, full = limits.width, data.inputs[0].shape[1] if data.inputs[0].ndim > 1 else None
+    if width is None or full is None or width == full or limits.outputs_shape is None:
+        return data.inputs, limits.outputs_shape
+    pairs = zip(data.inputs, follow_lengths(data.inputs, full), strict=True)
+    inputs = tuple([x[:, :width] if is_cut and not isinstance(x, Source) else x for x, is_cut in pairs])
+    is_single = not isinstance(limits.outputs_shape[0], tuple)
+    shapes = (limits.outputs_shape,) if is_single else limits.outputs_shape
+    follows = [*follow_lengths(data.targets, full), *[False] * len(shapes)]  # there may be more outputs than targets
+    pairs = zip(shapes, follows, strict=False)
+    shapes = tuple([(s[0], full, *s[2:]) if is_cut and s[1:2] == (width,) else s for s, is_cut in pairs])
+    return inputs, shapes[0] if is_single else shapes
