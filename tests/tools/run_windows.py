@@ -71,7 +71,7 @@ WINE_FAULTS = [  # tests, by the beginning of their names
 def wine(*command, show=True, **variables):
     """Run a program of Windows in the copy of the project. Return its exit status and its lines, and print them."""
     environment = {name: value for name, value in os.environ.items() if name not in ("DISPLAY", "PYTHONPATH")}
-    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    streams = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "errors": "replace"}
     lines = []
     environment |= ENVIRONMENT | variables
     with subprocess.Popen(["wine", *command], cwd=PROJECT, env=environment, text=True, **streams) as process:
