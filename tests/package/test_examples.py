@@ -365,11 +365,11 @@ def test_microgpt_learns_names_of_syllables_and_writes_new_ones(tmp_path):
     syllables = re.compile("([bdfgklmnrst][aeiou]){2,3}[lnrs]?").fullmatch
     assert len(names) == 10
     assert sum(map(bool, map(syllables, names))) >= 7
-    file = tmp_path / "names.txt"
-    file.write_text("Abba\nbaab\n", encoding="utf-8")
-    assert set(run("microgpt.py", str(file)).stdout.splitlines()[-1]) <= set("ab, ")
-    file.write_text("Zoë", encoding="utf-8")
-    assert "expected names of the letters a to z, got ë" in run("microgpt.py", str(file)).stderr
+    two, french = tmp_path / "two.txt", tmp_path / "french.txt"
+    two.write_text("Abba\nbaab\n", encoding="utf-8")
+    assert set(run("microgpt.py", str(two)).stdout.splitlines()[-1]) <= set("ab, ")
+    french.write_text("Zoë", encoding="utf-8")
+    assert "expected names of the letters a to z, got ë" in run("microgpt.py", str(french)).stderr
 
 
 def test_the_gpt_learns_a_text_and_writes_more_of_it_than_it_sees(tmp_path):
