@@ -80,6 +80,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/steps.py
 	$(BIN)/python benchmarks/convolutions.py --profile
 	$(BIN)/python benchmarks/sequences.py --profile
+	$(BIN)/python benchmarks/microgpt.py
 	$(BIN)/python benchmarks/sequences.py --memory
 	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/python benchmarks/elementary.py --every 1000

@@ -1,7 +1,7 @@
 """microgpt: a GPT of 4,192 numbers learns names letter by letter, and writes new ones.
 
-The net, its training and its numbers are those of A. Karpathy's program of this name (2026), which is 200 lines of
-Python without a library. Its 1,000 steps take that program minutes, and caffelite some hundredths of a second.
+The net, its sizes and its training are as in A. Karpathy's program of this name (2026), 200 lines of Python without a
+library. For its 1,000 steps that program takes minutes, and caffelite some hundredths of a second.
 
 python microgpt.py                       # names of made-up syllables, a second
 python microgpt.py FILE --steps 5000     # like the names in your own file, one in a line
