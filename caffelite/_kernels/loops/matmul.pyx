@@ -134,6 +134,8 @@ cdef inline void plan_product(real* out, const Call* call, Py_ssize_t begin, Py_
         p.packs = True                    # the tile reads whole vectors
     p.packs_a = p.a.stride[0] == 1 and is_crowded(out, p.a.stride[1], min(K, BLOCK_K))
     p.width, p.columns = lanes(out) if strip.b_column != 1 else strip_columns(out), BLOCK_COLUMNS
+    if rows <= FEW_ROWS and strip.b_column == 1 and not p.packs:
+        p.width = WIDE_VECTORS * lanes(out)
 
 
 # y[i] = a[i] b[i] for stacks of matrices, one `matmul` after the other, without bias and epilogue.
@@ -230,7 +232,7 @@ cdef void run_scattered(real* out, const Call* call, const Product* p, Strip* st
                         Py_ssize_t j) noexcept nogil:
     cdef real c[TILE_ROWS * COLUMNS_float]
     cdef Strip tile = strip[0]
-    cdef Py_ssize_t width = strip_columns(out), r, column
+    cdef Py_ssize_t width = p.width, r, column
     cdef Py_ssize_t end = i + strip.rows
     cdef real* y
 
