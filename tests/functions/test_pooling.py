@@ -115,6 +115,21 @@ def where_gradients_go(pool, x):
     return y.ravel().tolist(), np.flatnonzero(pool.backward(np.ones_like(y))).tolist()
 
 
+@both_dtypes
+@given(
+    st.tuples(*[st.integers(1, 9)] * 4), st.integers(1, 4), st.integers(1, 4), st.booleans(), st.sampled_from(ORDERS)
+)
+def test_the_gradient_of_windows_side_by_side_is_at_their_largest_pixels(dtype, shape, height, width, ceil, order):
+    rng = np.random.default_rng(height)
+    x = order(rng.uniform(-1, 1, (shape[0], 5 * shape[1], max(shape[2], height), max(shape[3], width))).astype(dtype))
+    window = (height, width), (height, width), (0, 0), ceil
+    y, places = kernels.max_pool(x, *window)
+    dy = rng.uniform(-1, 1, y.shape).astype(dtype)
+    expected = np.zeros((*x.shape[:2], x[0, 0].size), dtype)
+    np.put_along_axis(expected, *(a.reshape(*x.shape[:2], -1) for a in (places, dy)), axis=2)
+    assert_same_bits(kernels.max_pool_grad(dy, places, x, *window), expected.reshape(x.shape))
+
+
 def test_of_equal_elements_the_first_has_the_gradient():
     assert where_gradients_go(cl.MaxPool1d(3), [2, 5, 5, 1, 1, 1]) == ([5, 1], [1, 3])
     assert where_gradients_go(cl.MaxPool2d(2), [[1, 7], [7, 7]]) == ([7], [1])

@@ -57,9 +57,9 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
         at_end = True
         regions = [guarded(np.zeros(2**20, np.uint8)) for _ in range(4)]
 
-        def convolution_again(recording):
+        def images_again(recording):
             # The same, between guards whatever it is bound to: y and the room for its sums, too.
-            names = "convolution", "depthwise", "winograd"
+            names = "convolution", "depthwise", "winograd", "pool"
             calls = [call for call in recording.entries if any(name in call.name for name in names)]
             for call in calls:
                 for i, (array, region) in enumerate(zip(call.arrays, regions)):
@@ -147,6 +147,15 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                         k.matmul(left, right)
                         k.matmul(right, left)
                 k.matmul(a.T, a)
+                k.matmul(guarded(np.ones((m, 5), dtype)), guarded(np.ones((5, n), dtype)))
+                if n:
+                    x = rng.uniform(1, 2, (1, m, m, n)).astype(dtype).transpose(0, 3, 1, 2)
+                    for width, ceil in itertools.product({1, 2, min(m, 3)} - {m + 1}, (False, True)):
+                        window = (width, width), (width, width), (0, 0), ceil
+                        y, places = k.max_pool(x, *window)
+                        with Recording() as recording:
+                            k.max_pool_grad(y, places, x, *window)
+                        images_again(recording)
                 k.matmul_stack(guarded(a[None]), guarded(b[None]), guarded(np.empty((1, m, m), dtype)))
                 for axis in (0, 1):
                     k.sum(a, axis)
@@ -280,7 +289,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                     with Recording() as recording:
                         result = compute(*arguments, groups=groups, **window)
                     if result.size:
-                        convolution_again(recording)
+                        images_again(recording)
             window = {"stride": (1, 1), "padding": (n % 3, n % 2), "dilation": (1, 1)}
             into, of, size = 16 + n % 17, 16 + n // 2 % 18, (1 + n % 7, 4 + n % 5)
             kernel = [(3, 3), (1, 3), (1, 5), (5, 1), (3, 1)][n % 5 if min(size) > 4 else 0]
@@ -295,7 +304,7 @@ def test_no_kernel_reads_or_writes_past_the_end_of_an_array(isa):
                 ]:
                     with Recording() as recording:
                         kernel(*arguments, **window)
-                    convolution_again(recording)
+                    images_again(recording)
             kept.clear()
         """,
         CAFFELITE_ISA=isa,

@@ -41,6 +41,23 @@ def test_a_product_of_strided_matrices_is_the_judges(dtype, sizes, with_bias, se
 
 
 @both_dtypes
+@given(st.integers(1, 4), st.integers(1, 150), st.integers(0, 300), st.integers(0, 2**32))
+def test_a_product_of_few_rows_or_few_columns_is_the_judges_and_part_of_a_larger_one(dtype, few, n, k, seed):
+    rng = np.random.default_rng(seed)
+    a, b, bias = random_view(rng, 30, k, dtype), random_view(rng, k, n, dtype), rng.uniform(-1, 1, n).astype(dtype)
+    scale = (1 + k / 8) * np.abs(to_float64(a)) @ np.abs(to_float64(b))  # of equal terms, all errors may add up
+    larger = kernels.matmul(a, b, bias=bias)
+    rows = kernels.matmul(a[:few], b, bias=bias)
+    assert_same_bits(rows, larger[:few])
+    assert_close(rows, reference.linear(to_float64(a[:few]), to_float64(b), to_float64(bias))[0], dtype, scale[:few])
+    columns = kernels.matmul(b.T, a[:few].T)
+    assert_same_bits(columns, kernels.matmul(a[:few], b).T)
+    assert_close(columns, reference.matmul_of_matrices(to_float64(b.T), to_float64(a[:few].T)), dtype, scale[:few].T)
+    before = rng.uniform(-1, 1, (few, n)).astype(dtype)
+    assert_same_bits(kernels.matmul(a[:few], b, before.copy(), accumulate=True), before + columns.T)
+
+
+@both_dtypes
 @pytest.mark.parametrize("m", [1, 5, 6, 8, 97, 193])
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (8, 255), (16, 256), (17, 257), (48, 300), (481, 600), (961, 3)])
 def test_a_product_across_the_edges_of_blocks_is_the_judges(m, n, k, dtype):

@@ -1,12 +1,14 @@
 """The softmax loss, its labels, and how right outputs are counted."""
 
+import hypothesis.strategies as st
 import numpy as np
 import pytest
+from hypothesis import given
 
 from caffelite import _kernels as kernels
 from tests import reference
 from tests.kernels.arguments import cursor_at, uniform
-from tests.reference import assert_close
+from tests.reference import assert_close, assert_same_bits
 
 DTYPES = [np.float32, np.float64]
 both_dtypes = pytest.mark.parametrize("dtype", DTYPES, ids=lambda dtype: dtype.__name__)
@@ -23,6 +25,24 @@ def test_softmax_loss_and_its_gradient_are_the_judges(shape, dtype):
     assert_close(p, reference.softmax(scores), dtype)
     gradient = kernels.softmax_loss_grad(p, labels, np.array(0.3, dtype))
     assert_close(gradient, backward(np.float64(np.array(0.3, dtype)))[0], dtype)
+
+
+@both_dtypes
+@given(st.integers(1, 200), st.integers(1, 6), st.floats(0, 30), st.integers(0, 2**32))
+def test_few_classes_are_the_judges_and_have_the_bits_of_more_classes(dtype, n, classes, width, seed):
+    rng = np.random.default_rng(seed)
+    scores, labels = rng.uniform(-width, width, (n, classes)).astype(dtype), rng.integers(0, classes, n)
+    rows, p = kernels.softmax_loss(scores, labels)
+    assert_close(p, reference.softmax(scores), dtype)
+    truth, _ = reference.softmax_loss(scores, labels)
+    assert_close(kernels.sum(rows, scale=1 / n), truth, dtype, scale=1 + width)
+    more = np.full((n, 7), -np.finfo(dtype).max / 2, dtype)
+    more[:, :classes] = scores
+    rows_of_more, p_of_more = kernels.softmax_loss(more, labels)
+    assert_same_bits(rows, rows_of_more)
+    assert_same_bits(p, np.ascontiguousarray(p_of_more[:, :classes]))
+    i = rng.integers(n)
+    assert_same_bits(kernels.softmax_loss(scores[i : i + 1], labels[i : i + 1])[1], p[i : i + 1])
 
 
 @pytest.mark.parametrize("bad", [-1, 3, 10, 2**62, -(2**63)])

@@ -15,6 +15,12 @@ cdef inline void_apart take_rows(char* out, const char* rows, const int64_t* ord
     elif n == 32:
         for i in range(begin, end):
             memcpy(out + i * 32, rows + order[i] * 32, 32)
+    elif n == 64:
+        for i in range(begin, end):
+            memcpy(out + i * 64, rows + order[i] * 64, 64)
+    elif n == 128:
+        for i in range(begin, end):
+            memcpy(out + i * 128, rows + order[i] * 128, 128)
     elif 32 < n < 128:
         for i in range(begin, end):
             copy_vectors(out + i * n, rows + order[i] * n, n)

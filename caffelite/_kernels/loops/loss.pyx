@@ -87,20 +87,32 @@ cdef void softmax_of_many_classes(real* p, const real* scores, Py_ssize_t n, Py_
             p[i * C + j] *= scale
 
 
-# A vector has one class of neighbouring rows: the rows of a few classes would not fill it.
+# With a constant C, the compiler copies columns as vectors.
 cdef void softmax_of_few_classes(real* p, const real* scores, Py_ssize_t n, Py_ssize_t C, real* largest,
                                  double* total) noexcept nogil:
+    if C == 2:
+        softmax_of_columns(p, scores, n, 2, largest, total)
+    elif C == 3:
+        softmax_of_columns(p, scores, n, 3, largest, total)
+    else:
+        softmax_of_columns(p, scores, n, C, largest, total)
+
+
+# A vector has one class of neighbouring rows: the rows of a few classes would not fill it.
+cdef inline void softmax_of_columns(real* p, const real* scores, Py_ssize_t n, Py_ssize_t C, real* largest,
+                                    double* total) noexcept nogil:
     cdef real columns[MANY_CLASSES * ROWS_AT_A_TIME]
     cdef real scale[ROWS_AT_A_TIME]
     cdef real* q
     cdef Py_ssize_t i, j
     for i in range(n):
-        largest[i] = scores[i * C]
+        for j in range(C):
+            columns[j * ROWS_AT_A_TIME + i] = scores[i * C + j]
+    for i in range(n):
+        largest[i] = columns[i]
         total[i] = 0
-    for j in range(C):
+    for j in range(1, C):
         q = columns + j * ROWS_AT_A_TIME
-        for i in range(n):
-            q[i] = scores[i * C + j]
         for i in range(n):
             largest[i] = q[i] if q[i] > largest[i] else largest[i]
     for j in range(C):
@@ -111,10 +123,9 @@ cdef void softmax_of_few_classes(real* p, const real* scores, Py_ssize_t n, Py_s
             total[i] += q[i]
     for i in range(n):
         scale[i] = <real> (1 / total[i])
-    for j in range(C):
-        q = columns + j * ROWS_AT_A_TIME
-        for i in range(n):
-            p[i * C + j] = q[i] * scale[i]
+    for i in range(n):
+        for j in range(C):
+            p[i * C + j] = columns[j * ROWS_AT_A_TIME + i] * scale[i]
 
 
 # The largest number of a row of many classes. If the row has a NaN, the result is any number or NaN.

@@ -4,7 +4,7 @@ from caffelite._kernels.loops.family cimport *
 cdef extern from "loops/panel.h" nogil:
     enum:
         LANES_OF_float, LANES_OF_double, READS_LANES
-        TILE_ROWS, FEW_ROWS, COLUMNS_float, COLUMNS_double, BLOCK_K, BLOCK_ROWS, BLOCK_COLUMNS
+        TILE_ROWS, FEW_ROWS, WIDE_VECTORS, COLUMNS_float, COLUMNS_double, BLOCK_K, BLOCK_ROWS, BLOCK_COLUMNS
     ctypedef struct Strip:
         Py_ssize_t rows, columns, k, runs, a_row, a_k, b_k, b_column, y_row, mask_row
         const Py_ssize_t* a_run

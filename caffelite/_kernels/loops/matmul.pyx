@@ -140,6 +140,8 @@ cdef inline void plan_product(real* out, const Call* call, Py_ssize_t begin, Py_
     if not READS_LANES and strip.b_column == 1 and columns % lanes(out) != 0:
         p.packs = True                    # the tile reads whole vectors
     p.width, p.columns = lanes(out) if strip.b_column != 1 else strip_columns(out), BLOCK_COLUMNS
+    if rows <= FEW_ROWS and strip.b_column == 1 and not p.packs:
+        p.width = WIDE_VECTORS * lanes(out)
 
 
 # The depth of a block in which neither the rows of b nor the columns of a crowd each other. BLOCK_K if it is too small.
@@ -246,7 +248,7 @@ cdef void run_scattered(real* out, const Call* call, const Product* p, Strip* st
                         Py_ssize_t j) noexcept nogil:
     cdef real c[TILE_ROWS * COLUMNS_float]
     cdef Strip tile = strip[0]
-    cdef Py_ssize_t width = strip_columns(out), r, column
+    cdef Py_ssize_t width = p.width, r, column
     cdef Py_ssize_t end = i + strip.rows
     cdef real* y
 

@@ -9,13 +9,13 @@ enum { TILE_ROWS = 8, TILE_VECTORS = 3 }; /* of 32 registers */
 #else
 enum { TILE_ROWS = 6, TILE_VECTORS = 2 }; /* of 16 */
 #endif
-enum { FEW_ROWS = 4 };
+enum { FEW_ROWS = 4, WIDE_VECTORS = TILE_VECTORS + 1 }; /* with few rows, a tile has room for one more vector */
 
 /* Strides are in elements. The elements of a row of y are neighbours, and so are those of a row of the mask. If b_column is
  * 1, this holds for b, too, and b_k is the stride of its rows. Otherwise the elements of a column of b are neighbours, b_k
  * is 1, and b_column is the stride of its columns; only strips of at most FEW_ROWS rows take that. */
 typedef struct {
-    ptrdiff_t rows, columns, k; /* columns: at most COLUMNS */
+    ptrdiff_t rows, columns, k; /* columns: at most COLUMNS, of few rows at most WIDE_VECTORS vectors */
     const void *a, *b;
     ptrdiff_t runs;                 /* runs of k terms; a matrix product has one */
     const ptrdiff_t *a_run, *b_run; /* where each run begins in a and in b */
@@ -29,7 +29,7 @@ typedef struct {
     ptrdiff_t mask_row;
 } Strip;
 
-/* All rows of a strip of y, of at most COLUMNS columns: sums over one run of k, or over several. */
+/* All rows of a strip of y: sums over one run of k, or over several. The latter has at most COLUMNS columns. */
 enum { COLUMNS_float = TILE_VECTORS * LANES_OF_float, COLUMNS_double = TILE_VECTORS * LANES_OF_double };
 void strip_float(const Strip *strip);
 void strip_double(const Strip *strip);

@@ -91,6 +91,17 @@ typedef int64_t place_double;
         if (lanes > 0)                                                                                                 \
             largest_grad_lanes_##real(dx, dy, row, column, at, places_row, places_column, rows, columns,               \
                                       (place_##real)place, (int)lanes);                                                \
+    }                                                                                                                  \
+                                                                                                                       \
+    /* The same for the pixels of a row of windows side by side, each `width` pixels wide. */                          \
+    static void largest_grad_row_##real(real *dx, ptrdiff_t dx_pixel, const real *dy, ptrdiff_t pixel,                 \
+                                        const void *places, ptrdiff_t places_pixel, ptrdiff_t windows,                 \
+                                        ptrdiff_t width, ptrdiff_t place, ptrdiff_t lanes)                             \
+    {                                                                                                                  \
+        const real *at = places;                                                                                       \
+        for (; windows > 0; windows--, dy += pixel, at += places_pixel)                                                \
+            for (ptrdiff_t c = 0; c < width; c++, dx += dx_pixel, place++)                                             \
+                largest_grad_##real(dx, dy, 0, 0, at, 0, 0, 1, 1, place, lanes);                                       \
     }
 
 DEFINE_POOLING(float)
@@ -161,6 +172,7 @@ DEFINE_SUM(float)
 DEFINE_SUM(double)
 
 #define largest(x, ...) FOR_TYPE(largest, x)(x, __VA_ARGS__)
+#define largest_grad_row(x, ...) FOR_TYPE(largest_grad_row, x)(x, __VA_ARGS__)
 #define largest_grad(x, ...) FOR_TYPE(largest_grad, x)(x, __VA_ARGS__)
 #define sum_pixels(x, ...) FOR_TYPE(sum_pixels, x)(x, __VA_ARGS__)
 #endif

@@ -18,6 +18,9 @@ cdef extern from "loops/pooling.h" nogil:
     void largest_grad(void* dx, const void* dy, Py_ssize_t row, Py_ssize_t column, const void* places,
                       Py_ssize_t places_row, Py_ssize_t places_column, Py_ssize_t rows, Py_ssize_t columns,
                       Py_ssize_t place, Py_ssize_t lanes)
+    void largest_grad_row(void* dx, Py_ssize_t dx_pixel, const void* dy, Py_ssize_t pixel, const void* places,
+                          Py_ssize_t places_pixel, Py_ssize_t windows, Py_ssize_t width, Py_ssize_t place,
+                          Py_ssize_t lanes)
     void sum_pixels(void* y, const void* x, Py_ssize_t row, Py_ssize_t column, Py_ssize_t rows, Py_ssize_t columns,
                     Py_ssize_t lanes, double factor)
 
@@ -75,7 +78,7 @@ cdef int max_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t 
     cdef Window rows = call.window[0], columns = call.window[1]
     cdef Py_ssize_t lanes = call.size[0], H = rows.length, W = columns.length, o, h, w, part
     cdef Py_ssize_t dx_pixel = call.operand[0].stride[2], row = dy.stride[1], pixel = dy.stride[2]
-    cdef Py_ssize_t places_row = places.stride[1], places_pixel = places.stride[2], top, bottom, left, right
+    cdef Py_ssize_t places_row = places.stride[1], places_pixel = places.stride[2], top, bottom, left, right, windows
     cdef real* to_dx
     cdef const real* from_dy
     cdef const real* from_places
@@ -85,7 +88,14 @@ cdef int max_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize_t 
         pixel_windows(&rows, h, &top, &bottom)
         to_dx, from_dy = get_row(&call.operand[0], o, h, dx), get_row(dy, o, top, dx)
         from_places = get_row(places, o, top, dx)
-        for w in range(W):
+        w = 0
+        if bottom - top == 1 and columns.kernel == columns.stride and columns.padding == 0:
+            windows = min(columns.count, W // columns.kernel)
+            w = windows * columns.kernel
+            largest_grad_row(to_dx, dx_pixel, from_dy, pixel, from_places, places_pixel, windows, columns.kernel, h * W,
+                             lanes)
+            to_dx += w * dx_pixel
+        for w in range(w, W):
             pixel_windows(&columns, w, &left, &right)
             largest_grad(to_dx, from_dy + left * pixel, row, pixel, from_places + left * places_pixel, places_row,
                          places_pixel, bottom - top, right - left, h * W + w, lanes)

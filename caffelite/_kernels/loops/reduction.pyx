@@ -6,7 +6,7 @@
 from caffelite._kernels.loops.arithmetic cimport INFINITE
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport fast_exp, fast_log
-from caffelite._kernels.loops.sums cimport deviations_of_row, exact_sum, squares_of_row
+from caffelite._kernels.loops.sums cimport deviations_of_row, exact_sum, squares_of_row, sums_of_columns
 from caffelite._kernels.loops.update cimport run_used_rows, get_used_rows
 
 
@@ -16,7 +16,8 @@ from caffelite._kernels.loops.update cimport run_used_rows, get_used_rows
 cdef int sum(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const real* a = <const real*> call.operand[1].data
     cdef Py_ssize_t n = call.size[1], inner = call.size[2]
-    cdef Py_ssize_t part, o, i, k, columns
+    cdef Py_ssize_t part, o, i, columns
+    cdef bint has_nonfinite
     cdef const real* x
     cdef double total[COLUMNS]
 
@@ -30,17 +31,14 @@ cdef int sum(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
             i = part % inner
             columns = min(COLUMNS, inner - i, end - part)
             x = a + o * n * inner + i
+            sums_of_columns(x, n, inner, <int> columns, total)
+            has_nonfinite = False
             for i in range(columns):
-                total[i] = 0
-            for k in range(n // 8):
+                has_nonfinite |= total[i] - total[i] != 0
+            if has_nonfinite:
                 for i in range(columns):
-                    total[i] += sum_pairwise(x + 8 * k * inner + i, inner)
-            for k in range(n - n % 8, n):
-                for i in range(columns):
-                    total[i] += x[k * inner + i]
-            for i in range(columns):
-                if total[i] - total[i] != 0:
-                    total[i] = sum_in_float64(x + i, n, inner)
+                    if total[i] - total[i] != 0:
+                        total[i] = sum_in_float64(x + i, n, inner)
         for i in range(columns):
             total[i] = <real> (call.scalar[0] * total[i])
         if call.accumulate:

@@ -1,19 +1,34 @@
-/* Sums of a row of numbers in float64. Number j is added to partial sum j % 8. At the end the eight partial sums are
- * added in pairs.
+/* Sums in float64. Of a row, number j is added to partial sum j % 8. At the end the eight partial sums are added in pairs.
+ * Of columns, each is summed from the first row to the last.
  */
 #ifndef CAFFELITE_SUMS_H
 #define CAFFELITE_SUMS_H
 #include "fma.h"
-#include "vectors.h"
-#if defined(__AVX2__)
-#include <immintrin.h>
-#endif
+#include "lanes.h"
 
 enum { SUMS = 8, SUM_VECTORS = SUMS / LANES_OF_double };
+#if defined(__AVX512F__) || defined(__aarch64__)
+enum { COLUMN_VECTORS = 4 }; /* of 32 registers */
+#else
+enum { COLUMN_VECTORS = 2 }; /* of 16 */
+#endif
 
 /* As many numbers as a vector of float64 has lanes: in float32 half a vector, in float64 a vector. */
 DEFINE_VECTOR(few_float, float, VECTOR_BYTES / 2)
 typedef vector_double few_double;
+
+/* One instruction each. gcc 12's own conversion takes several. */
+INLINE vector_double wide_float(few_float x)
+{
+#if defined(__AVX512F__)
+    return (vector_double)_mm512_cvtps_pd((__m256)x);
+#elif defined(__AVX2__)
+    return (vector_double)_mm256_cvtps_pd((__m128)x);
+#else
+    return __builtin_convertvector(x, vector_double);
+#endif
+}
+INLINE vector_double wide_double(few_double x) { return x; }
 
 INLINE vector_double multiply_add_vectors(vector_double a, vector_double b, vector_double c)
 {
@@ -39,7 +54,7 @@ INLINE double plus_product_float(double total, float a, float b) { return total 
 INLINE double plus_product_double(double total, double a, double b) { return multiply_add(a, b, total); }
 INLINE vector_double plus_products_float(vector_double totals, few_float a, few_float b)
 {
-    return totals + __builtin_convertvector(a * b, vector_double);
+    return totals + wide_float(a * b);
 }
 INLINE vector_double plus_products_double(vector_double totals, few_double a, few_double b)
 {
@@ -48,7 +63,50 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
 
 #define DEFINE_SUMS(real)                                                                                              \
     INLINE few_##real few_of_##real(const real *x, int v) { return *(const few_##real *)(x + v * LANES_OF_double); }   \
-    INLINE vector_double wide_##real(few_##real x) { return __builtin_convertvector(x, vector_double); }               \
+                                                                                                                       \
+    INLINE void add_wide_##real(vector_double *sums, vector_##real x)                                                  \
+    {                                                                                                                  \
+        few_##real parts[LANES_OF_##real / LANES_OF_double];                                                           \
+        memcpy(parts, &x, sizeof x);                                                                                   \
+        UNROLL_FOR (int p = 0; p < LANES_OF_##real / LANES_OF_double; p++) sums[p] += wide_##real(parts[p]);           \
+    }                                                                                                                  \
+                                                                                                                       \
+    INLINE void sums_of_vectors_##real(const int VECTORS, const real *x, ptrdiff_t n, ptrdiff_t row, int columns,      \
+                                       double *sums)                                                                   \
+    {                                                                                                                  \
+        enum { LANES = LANES_OF_##real, PARTS = LANES / LANES_OF_double };                                             \
+        const int lanes = columns - (VECTORS - 1) * LANES; /* of the last vector */                                    \
+        vector_double sum[COLUMN_VECTORS * PARTS] = {0};                                                               \
+        vector_##real pair[4][COLUMN_VECTORS];                                                                         \
+        for (; n >= 8; n -= 8, x += 8 * row) {                                                                         \
+            UNROLL_FOR (int k = 0; k < 4; k++)                                                                         \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                             \
+                    const real *at = x + 2 * k * row + v * LANES;                                                      \
+                    pair[k][v] = load_##real(at, v == VECTORS - 1, lanes);                                             \
+                    pair[k][v] += load_##real(at + row, v == VECTORS - 1, lanes);                                      \
+                }                                                                                                      \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                                   \
+                add_wide_##real(sum + v * PARTS, (pair[0][v] + pair[1][v]) + (pair[2][v] + pair[3][v]));               \
+        }                                                                                                              \
+        for (; n > 0; n--, x += row)                                                                                   \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                                   \
+                add_wide_##real(sum + v * PARTS, load_##real(x + v * LANES, v == VECTORS - 1, lanes));                 \
+        memcpy(sums, sum, VECTORS * LANES * sizeof *sums);                                                             \
+    }                                                                                                                  \
+                                                                                                                       \
+    /* sums[i] = Σₖ x[k · row + i] for i < columns, eight x in pairs. The rest of a vector is written, too. */         \
+    static void sums_of_columns_##real(const real *x, ptrdiff_t n, ptrdiff_t row, int columns, double *sums)           \
+    {                                                                                                                  \
+        enum { LANES = LANES_OF_##real, MOST = COLUMN_VECTORS * LANES };                                               \
+        for (; columns > MOST - LANES; columns -= MOST, x += MOST, sums += MOST)                                       \
+            sums_of_vectors_##real(COLUMN_VECTORS, x, n, row, columns < MOST ? columns : MOST, sums);                  \
+        if (COLUMN_VECTORS == 4 && columns > 2 * LANES)                                                                \
+            sums_of_vectors_##real(3, x, n, row, columns, sums);                                                       \
+        else if (columns > LANES)                                                                                      \
+            sums_of_vectors_##real(2, x, n, row, columns, sums);                                                       \
+        else if (columns > 0)                                                                                          \
+            sums_of_vectors_##real(1, x, n, row, columns, sums);                                                       \
+    }                                                                                                                  \
                                                                                                                        \
     /* Σⱼ x[j] */                                                                                                      \
     static double sum_of_row_##real(const real *x, ptrdiff_t n)                                                        \
@@ -147,6 +205,7 @@ INLINE vector_double plus_products_double(vector_double totals, few_double a, fe
 DEFINE_SUMS(float)
 DEFINE_SUMS(double)
 
+#define sums_of_columns(x, ...) FOR_TYPE(sums_of_columns, x)(x, __VA_ARGS__)
 #define sum_of_row(x, ...) FOR_TYPE(sum_of_row, x)(x, __VA_ARGS__)
 #define squares_of_row(x, ...) FOR_TYPE(squares_of_row, x)(x, __VA_ARGS__)
 #define products_of_row(x, ...) FOR_TYPE(products_of_row, x)(x, __VA_ARGS__)

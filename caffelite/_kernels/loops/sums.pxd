@@ -1,8 +1,10 @@
-"""Sums of a row of numbers, every addition in float64."""
+"""Sums in float64, of rows and of columns of numbers."""
 from caffelite._kernels.loops.family cimport *
 
 cdef extern from "loops/sums.h" nogil:
     double sum_of_row(const void* x, Py_ssize_t n)     # x is float* or double*
+    # sums[i] = Σₖ x[k · row + i] for i < columns; sums have room for whole vectors
+    void sums_of_columns(const void* x, Py_ssize_t n, Py_ssize_t row, int columns, double* sums)
     double any_squares_of_row "squares_of_row"(const void* x, Py_ssize_t n, double m)
     # sums[0] = Σⱼ (x[j] − origin),  sums[1] = Σⱼ (x[j] − origin)²
     void deviations_of_row(const void* x, Py_ssize_t n, double origin, double* sums)

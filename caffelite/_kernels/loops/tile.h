@@ -15,11 +15,14 @@
 
 #define DEFINE_TILE(real)                                                                                              \
     /* sum[r] += Σ a[r, k] · b[k] for `depth` many k, if the elements of a column of b are neighbours. */              \
-    INLINE void add_columns_##real(const int ROWS, vector_##real(*sum)[TILE_VECTORS], const real *a, ptrdiff_t a_row,  \
+    INLINE void add_columns_##real(const int ROWS, vector_##real(*sum)[WIDE_VECTORS], const real *a, ptrdiff_t a_row,  \
                                    ptrdiff_t a_k, const real *b, ptrdiff_t b_column, int lanes, int depth)             \
     {                                                                                                                  \
         enum { LANES = LANES_OF_##real };                                                                              \
         vector_##real rows[LANES];                                                                                     \
+        OPAQUE_NUMBER(a); /* otherwise the addresses of all elements wait in memory */                                 \
+        OPAQUE_NUMBER(a_row);                                                                                          \
+        OPAQUE_NUMBER(a_k);                                                                                            \
         columns_of_##real(rows, b, b_column, lanes, depth, 0);                                                         \
         UNROLL_FOR (int k = 0; k < LANES; k++)                                                                         \
             if (k < depth)                                                                                             \
@@ -32,7 +35,7 @@
         enum { LANES = LANES_OF_##real };                                                                              \
         const Strip s = *strip;                                                                                        \
         const int lanes = (int)(s.columns - (VECTORS - 1) * LANES); /* of the last vector */                           \
-        vector_##real sum[TILE_ROWS][TILE_VECTORS], row[TILE_VECTORS];                                                 \
+        vector_##real sum[TILE_ROWS][WIDE_VECTORS], row[WIDE_VECTORS];                                                 \
         const real *a = (const real *)s.a + i * s.a_row, *a4 = ROWS > 4 ? a + 4 * s.a_row : a, *b = s.b;               \
         const ptrdiff_t a_step[4] = {0, s.a_row, 2 * s.a_row, 3 * s.a_row};                                            \
         real *y = (real *)s.y + i * s.y_row, *at = y;                                                                  \
@@ -47,8 +50,11 @@
         if (RUNS || s.b_column == 1)                                                                                   \
             for (ptrdiff_t run = 0;;) {                                                                                \
                 for (ptrdiff_t k = 0; k < s.k; k++, a += s.a_k, a4 += s.a_k, b += s.b_k) {                             \
-                    UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                           \
+                    UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                         \
                         row[v] = load_##real(b + v * LANES, v == VECTORS - 1 && READS_LANES, lanes);                   \
+                        if (ROWS == 2 || ROWS == 3) /* else each row loads it */                                       \
+                            OPAQUE_VECTOR(row[v]);                                                                     \
+                    }                                                                                                  \
                     UNROLL_FOR (int r = 0; r < ROWS; r++)                                                              \
                         UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                       \
                             sum[r][v] += (r < 4 ? a : a4)[a_step[r % 4]] * row[v];                                     \
@@ -104,7 +110,8 @@
     INLINE void tiles_##real(const int VECTORS, const int RUNS, const Strip *s)                                        \
     {                                                                                                                  \
         ptrdiff_t i = 0;                                                                                               \
-        for (; i + TILE_ROWS <= s->rows; i += TILE_ROWS) tile_##real(TILE_ROWS, VECTORS, RUNS, s, i);                  \
+        for (; VECTORS < WIDE_VECTORS && i + TILE_ROWS <= s->rows; i += TILE_ROWS)                                     \
+            tile_##real(TILE_ROWS, VECTORS, RUNS, s, i);                                                               \
         for (ptrdiff_t rows; (rows = s->rows - i) > 0; i += rows)                                                      \
             if (RUNS && TILE_ROWS > 6 && rows >= 6) {                                                                  \
                 rows = 6;                                                                                              \
@@ -121,15 +128,17 @@
                 tile_##real(1, VECTORS, RUNS, s, i);                                                                   \
     }                                                                                                                  \
                                                                                                                        \
-    /* All rows of a strip of y, of at most COLUMNS columns: sums over one run of k, or over several. */               \
+    /* All rows of a strip of y: sums over one run of k, or over several. */                                           \
     void strip_##real(const Strip *s)                                                                                  \
     {                                                                                                                  \
         if (s->columns <= LANES_OF_##real)                                                                             \
             tiles_##real(1, 0, s);                                                                                     \
         else if (s->columns <= 2 * LANES_OF_##real)                                                                    \
             tiles_##real(2, 0, s);                                                                                     \
-        else                                                                                                           \
+        else if (s->columns <= TILE_VECTORS * LANES_OF_##real)                                                         \
             tiles_##real(TILE_VECTORS, 0, s);                                                                          \
+        else                                                                                                           \
+            tiles_##real(WIDE_VECTORS, 0, s);                                                                          \
     }                                                                                                                  \
                                                                                                                        \
     void strip_of_runs_##real(const Strip *s)                                                                          \

@@ -34,6 +34,17 @@ enum { VECTOR_BYTES = 16, READS_LANES = 0 }; /* READS_LANES: whether load_first 
 #define INLINE static inline __attribute__((always_inline))
 #define UNROLL_FOR _Pragma("GCC unroll 16") for
 
+/* The compiler forgets where a value comes from. So it keeps the value in a register, and what it computes from it, too,
+ * only as long as this is needed. */
+#if defined(__x86_64__)
+#define OPAQUE_VECTOR(v) __asm__("" : "+v"(v))
+#elif defined(__aarch64__)
+#define OPAQUE_VECTOR(v) __asm__("" : "+w"(v))
+#else
+#define OPAQUE_VECTOR(v)
+#endif
+#define OPAQUE_NUMBER(n) __asm__("" : "+r"(n))
+
 /* A vector that may be anywhere in an array of its elements. For ARM the type is made in two steps: in one step it can't be a
  * function's parameter, because gcc 14 to 16 fail with an internal error. For x86-64 one step gives slightly better code. */
 #if defined(__aarch64__)
