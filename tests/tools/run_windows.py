@@ -59,7 +59,6 @@ ENVIRONMENT = {
     "PYTHONPATH": r"C:\caffelite",
     "OMP_WAIT_POLICY": "passive",
     "OPENBLAS_NUM_THREADS": "1",
-    "MPLBACKEND": "agg",
 }
 
 DIFFERENT = {"MultiHeadAttention", "PositionalEncoding"}  # they take sines from the system's library
