@@ -1,6 +1,6 @@
 """microgpt: a GPT of 4,192 numbers learns names letter by letter, and writes new ones.
 
-The net, its training and its numbers are those of A. Karpathy's program of this name (2026), which is 200 lines of
+The net, its training and its numbers are as in A. Karpathy's program of this name (2026), which is 200 lines of
 Python without a library. Its 1,000 steps take that program minutes, and caffelite some hundredths of a second.
 
 python microgpt.py                       # names of made-up syllables, a second

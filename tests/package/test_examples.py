@@ -370,8 +370,9 @@ def test_microgpt_learns_names_of_syllables_and_writes_new_ones(tmp_path):
     file = tmp_path / "names.txt"
     file.write_text("Abba\nbaab\n", encoding="utf-8")
     assert set(run("microgpt.py", str(file)).stdout.splitlines()[-1]) <= set("ab, ")
-    file.write_text("Zoë", encoding="utf-8")
-    assert "expected names of the letters a to z, got ë" in run("microgpt.py", str(file)).stderr
+    wrong = tmp_path / "wrong.txt"  # of another name: `run` keeps what it has run
+    wrong.write_text("Zoë", encoding="utf-8")
+    assert "expected names of the letters a to z, got ë" in run("microgpt.py", str(wrong)).stderr
 
 
 def test_the_gpt_learns_a_text_and_writes_more_of_it_than_it_sees(tmp_path):
