@@ -130,7 +130,8 @@ def test_every_benchmark_prints_a_table_of_numbers(script, missing_peers):
         chain, moons, predicted, left = found
         assert {*chain} - {"PyTorch"} == {*predicted} - {"PyTorch"} == {"caffelite"}
         assert {name for name in moons if "PyTorch" not in name} == {"caffelite", "caffelite, captured"}
-        assert left == {"with backward": [0, 0], "dropped without": [0, 0]}
+        nothing = [0, 0] if os.name == "posix" else [0]  # objects alone: the memory is unknown
+        assert left == {"with backward": nothing, "dropped without": nothing}
         assert ("PyTorch" in chain) != ("left out: PyTorch (no module torch)" in benchmark.stdout)
     if script == "threshold.py":
         assert {"matmul", "add", "sgd"} <= set(found[1])
