@@ -17,6 +17,7 @@ with tensors alone and as few operations as we could find.
 
 import argparse
 import gc
+import math
 import os
 import sys
 from itertools import pairwise
@@ -287,8 +288,10 @@ def graph_leftovers(backward):
 def resident_kib():
     """KiB of this process in memory now, but for what is mapped from files, as code is that begins to be used.
 
-    The most that there have been, of all, where the system has no /proc.
+    The most that there have been, of all, where the system has no /proc. On Windows, which has neither, nan.
     """
+    if sys.platform == "win32":
+        return math.nan
     try:
         with open("/proc/self/statm") as pages:
             total, shared = map(int, pages.read().split()[1:3])

@@ -81,7 +81,7 @@ def keep_memory():
 
     As MALLOC_MMAP_THRESHOLD_, MALLOC_TRIM_THRESHOLD_ and MALLOC_TOP_PAD_ do, set high.
     """
-    with suppress(AttributeError):
+    with suppress(AttributeError, TypeError):  # another malloc; Windows
         mallopt = ctypes.CDLL(None).mallopt
         for parameter, value in ((-3, 2**30), (-1, 2**30), (-2, 2**28)):  # M_MMAP_THRESHOLD, M_TRIM_…, M_TOP_PAD
             assert mallopt(parameter, value) == 1

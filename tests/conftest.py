@@ -24,6 +24,9 @@ pytest.register_assert_rewrite("tests.reference", *(f"tests.{path.parent.name}" 
 # The tests press Ctrl-C, which a job in the background of a shell ignores, and what it starts.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# No picture opens a window. matplotlib reads this once, when it is first imported.
+os.environ["MPLBACKEND"] = "agg"
+
 # These folders compare caffelite with libraries from their first line on. onnx comes with onnxruntime.
 NEEDED = {
     "onnxruntime": "onnx",

@@ -502,7 +502,7 @@ def test_weights_have_the_bits_that_they_had(tmp_path, dtype):
     )
     (tmp_path / "main.c").write_text(f'#include <stdio.h>\n#include "net.c"\nint main(void)\n{{\n    {main}\n}}\n')
     run(CC, *STRICT, "main.c", "-o", "main", "-lm", cwd=tmp_path)
-    run("./main", cwd=tmp_path)
+    run(tmp_path / "main", cwd=tmp_path)
     assert (tmp_path / "weights").read_bytes() == weights.tobytes()
 
 

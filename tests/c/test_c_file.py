@@ -105,7 +105,7 @@ int main()
 """
     (tmp_path / "main.cpp").write_text(main)
     run(compiler, *strict, "main.cpp", "one.o", "two.o", "-o", "main", "-lm", cwd=tmp_path)
-    found = [float(number) for number in run("./main", cwd=tmp_path).split()]
+    found = [float(number) for number in run(tmp_path / "main", cwd=tmp_path).split()]
     x = np.array([[0.5, -2.0]], F32)
     np.testing.assert_allclose(found, [one.predict(x).item(), two.predict(x).item()], rtol=1e-6)
 

@@ -25,7 +25,7 @@ def feedback(name, answer):
 
 def right_answers():
     """Return the solutions of the page, by the name of the exercise."""
-    cells = re.findall(r"^```\{code-cell\}\n(?::.*\n)*((?:.*\n)*?)```$", PAGE.read_text(), re.MULTILINE)
+    cells = re.findall(r"^```\{code-cell\}\n(?::.*\n)*((?:.*\n)*?)```$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     namespace = {"np": np, "cl": cl}
     found = {}
     for cell in cells:
@@ -41,7 +41,7 @@ RIGHT = right_answers()
 
 def test_every_exercise_has_a_solution_on_the_page_and_a_text_and_hints():
     assert set(RIGHT) == set(EXERCISES)
-    assert re.findall(r"^```\{exercise\} (\w+)$", PAGE.read_text(), re.MULTILINE) == list(EXERCISES)
+    assert re.findall(r"^```\{exercise\} (\w+)$", PAGE.read_text(encoding="utf-8"), re.MULTILINE) == list(EXERCISES)
     for exercise in EXERCISES.values():
         assert len(exercise.hints) >= 2
         assert exercise.task.startswith("Write `")
@@ -490,7 +490,7 @@ def test_every_task_names_the_function_that_its_solution_defines():
 
 
 def test_the_course_for_teachers_has_every_exercise_once_and_says_which_names_differ():
-    page = (PAGE.parent / "teaching.md").read_text()
+    page = (PAGE.parent / "teaching.md").read_text(encoding="utf-8")
     table = page.partition("Students do this:")[2].partition("A lesson takes")[0]
     assert sorted(re.findall(r"`(\w+)`", table)) == sorted(EXERCISES)
     differing = {name: exercise.answer for name, exercise in EXERCISES.items() if exercise.answer != name}

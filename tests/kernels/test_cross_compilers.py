@@ -21,7 +21,9 @@ ARM_COMPILERS = {
 @pytest.mark.sources
 def test_only_define_vector_gives_a_vector_its_alignment():
     """For ARM the macro does this in two steps, because gcc 14 to 16 crash on parameters of a type made in one."""
-    types = [found for path in LOOPS.iterdir() for found in re.findall(r"typedef[^;]*;", path.read_text())]
+    types = [
+        found for path in LOOPS.iterdir() for found in re.findall(r"typedef[^;]*;", path.read_text(encoding="utf-8"))
+    ]
     vectors = [found for found in types if "vector_size" in found]
     assert len(vectors) > 5
     (found,) = [found for found in vectors if re.search(r"\baligned\(", found)]

@@ -53,7 +53,9 @@ def derived_matrices(taps):
 
 
 def matrix_in_header(name, taps):
-    table = re.search(rf"float {name}_{taps}\[\d\]\[\d\] = \{{\n(.*?)\n\}};", HEADER.read_text(), re.DOTALL)
+    table = re.search(
+        rf"float {name}_{taps}\[\d\]\[\d\] = \{{\n(.*?)\n\}};", HEADER.read_text(encoding="utf-8"), re.DOTALL
+    )
     return [[eval(number) for number in row.split(",")] for row in re.findall(r"\{(.*)\}", table[1])]
 
 

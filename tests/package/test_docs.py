@@ -57,6 +57,7 @@ def closed_figures():
     # The guide's comparison with boosted trees takes half a minute, the nets a quarter.
     [pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in ("guide", "nets"))) for page in PAGES],
 )
+@pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")  # as matplotlib warns if there is a display
 @pytest.mark.usefixtures("restored_threads")
 def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
     if page.stem in NEEDED:
@@ -64,7 +65,6 @@ def test_the_programs_of_a_page_run(page, tmp_path, monkeypatch):
     if "machine_code(" in page.read_text(encoding="utf-8") and shutil.which("objdump") is None:
         pytest.skip("there is no disassembler")
     monkeypatch.chdir(tmp_path)  # the folder of their files
-    monkeypatch.setenv("MPLBACKEND", "agg")
     namespace = {"__name__": "__main__"}
     assert list(cells(page))
     for line, source, raises in cells(page):

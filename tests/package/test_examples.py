@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import os
 import re
 import shutil
 import subprocess
@@ -27,7 +28,8 @@ def run(name, *arguments):
     if name in NEEDED:
         pytest.importorskip(NEEDED[name])
     command = [sys.executable, "-W", "error", str(EXAMPLES / name), *arguments]
-    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False)
+    environment = dict(os.environ, PYTHONIOENCODING="utf-8")
+    return subprocess.run(command, capture_output=True, encoding="utf-8", timeout=300, check=False, env=environment)
 
 
 def numbers_after(text, output):

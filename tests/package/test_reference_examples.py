@@ -42,11 +42,10 @@ def test_an_example_prints_what_it_shows(name, tmp_path, monkeypatch):
     if name == "caffelite.machine_code" and shutil.which("objdump") is None:
         pytest.skip("there is no disassembler")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("MPLBACKEND", "agg")
     test = doctest.DocTestParser().get_doctest(EXAMPLES[name], {"np": np, "cl": cl}, name, None, 0)
     assert test.examples
     told = []
-    doctest.DocTestRunner(optionflags=OPTIONS).run(test, out=told.append)
+    doctest.DocTestRunner(verbose=False, optionflags=OPTIONS).run(test, out=told.append)
     if "matplotlib.pyplot" in sys.modules:
         sys.modules["matplotlib.pyplot"].close("all")
     assert not told, "".join(told)

@@ -17,7 +17,7 @@ class Module:
     """A file of the tests: its functions and classes, and the names that it imports from other files of the tests."""
 
     def __init__(self, path: Path):
-        tree = ast.parse(path.read_text())
+        tree = ast.parse(path.read_text(encoding="utf-8"))
         self.path = path
         self.definitions = {node.name: node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef))}
         self.imports = {

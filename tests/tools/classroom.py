@@ -108,7 +108,9 @@ def make_notebooks(folder):
         shutil.rmtree(folder / name, ignore_errors=True)
     pages = [page for page in notebooks.pages(ROOT / "docs") if page.stem not in NEED_MORE]
     notebooks.write(pages, folder / "notebooks", solutions=False)
-    notebooks.write([page for page in pages if notebooks.SOLUTION in page.read_text()], folder / "solutions")
+    notebooks.write(
+        [page for page in pages if notebooks.SOLUTION in page.read_text(encoding="utf-8")], folder / "solutions"
+    )
 
 
 def make_rest(folder):

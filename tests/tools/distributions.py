@@ -11,7 +11,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 FOLDERS = "caffelite", "tests", "examples", "benchmarks", "docs"
 BUILT_DOCS = "docs/_build/", "docs/_notebooks/", "docs/gallery/"  # by `make docs`
-MADE = ".so", ".c", ".html", ".pyc"  # by compilers; pages in a folder `static` are written by hand
+MADE = ".so", ".pyd", ".c", ".html", ".pyc"  # by compilers; pages in a folder `static` are written by hand
 LOOPS = "/_kernels/loops/"  # files that become one module for each instruction set
 SOURCES = ".pyx", ".pxd", ".pxi", ".h"
 LEVELS = {"x86_64": ["x86_64_v2", "x86_64_v3", "x86_64_v4"]}  # of instructions, by processor; others have one

@@ -8,6 +8,7 @@ does not is printed, and the exit status is 1.
 """
 
 import argparse
+import functools
 import os
 import random
 import shutil
@@ -40,6 +41,18 @@ MAIN = """\
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
+#ifdef _WIN32
+#include <fcntl.h>
+#include <io.h>
+#endif
+"""
+
+#: Windows would change bytes that look like ends of lines and files.
+BINARY = """\
+#ifdef _WIN32
+    _setmode(0, _O_BINARY);
+    _setmode(1, _O_BINARY);
+#endif
 """
 
 #: Rows from the standard input; what a net makes of them, to the standard output. In arrays whose ends are guarded.
@@ -56,7 +69,7 @@ static void run_{predict}(void)
     {frees}
 }}
 """
-TYPES = {"f": "float", "d": "double", "l": "int64_t", "?": "uint8_t"}  # in C, by numpy's letter
+TYPES = {"float32": "float", "float64": "double", "int64": "int64_t", "bool": "uint8_t"}  # in C, by numpy's name
 
 
 def several(x):
@@ -73,7 +86,7 @@ def runner_code(i, inputs, outputs):
     """Return a function in C that reads, predicts and writes rows."""
     names = [f"in_{k}" for k in range(len(inputs))], [f"out_{k}" for k in range(len(outputs))]
     read, written = ([*zip(names[k], arrays, strict=True)] for k, arrays in enumerate((inputs, outputs)))
-    types = {name: TYPES[a.dtype.char] for name, a in (*read, *written)}
+    types = {name: TYPES[a.dtype.name] for name, a in (*read, *written)}
     return RUN.format(
         predict=f"predict{i}",
         rows=len(inputs[0]),
@@ -86,11 +99,24 @@ def runner_code(i, inputs, outputs):
     )
 
 
+@functools.cache
+def has_sanitizers():
+    """Return whether the compiler has sanitizers. For Windows gcc has none; elsewhere they have to be there."""
+    if os.name != "nt":
+        return True
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "main.c").write_text("int main(void) { return 0; }\n")
+        done = subprocess.run([CC, *SANITIZED, "main.c"], cwd=folder, capture_output=True, check=False)
+    return done.returncode == 0
+
+
 def outputs_in_c(folder, nets, flags, rows=None, **options):
     """Return what models, exported, compiled and linked into a program, make of their rows, or of these. `nets` are
     pairs.
     """
     declared, called, objects, given = [], [], [], []
+    if flags == SANITIZED and not has_sanitizers():
+        flags = []
     for i, (model, x) in enumerate(nets):
         shapes = tuple([a.shape[1:] for a in several(x)])
         shape = shapes if isinstance(x, tuple) else shapes[0]
@@ -101,7 +127,7 @@ def outputs_in_c(folder, nets, flags, rows=None, **options):
         called.append(f"    run_predict{i}();\n")
         objects.append(f"net{i}.o")
         given += [a[row].tobytes() for row in range(len(inputs[0])) for a in inputs]
-    main = [MAIN, *declared, "int main(void)\n{\n", *called, "    return 0;\n}\n"]
+    main = [MAIN, *declared, "int main(void)\n{\n", BINARY, *called, "    return 0;\n}\n"]
     (folder / "main.c").write_text("".join(main))
     run(CC, *flags, "main.c", *objects, "-o", "program", "-lm", cwd=folder)
     done = subprocess.run([folder / "program"], input=b"".join(given), capture_output=True, check=False)

@@ -152,7 +152,7 @@ def entries_at_top(house: House) -> list[Place]:
 def words_of_processes(house: House) -> Iterator[Place]:
     for room in WITHOUT_PROCESSES:
         for path in house.files(room):
-            for number, line in enumerate(path.read_text().split("\n"), 1):
+            for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), 1):
                 for word in re.findall(r"\w+", line):
                     if PROCESS_WORDS & {*parts(word)}:
                         yield Place(path, number, word)
@@ -161,7 +161,7 @@ def words_of_processes(house: House) -> Iterator[Place]:
 def imports_of_columns(house: House) -> Iterator[Place]:
     for room in sorted(BELOW_TABLES):
         for path in house.files(room):
-            for node in ast.walk(ast.parse(path.read_text())) if path.suffix == ".py" else ():
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if path.suffix == ".py" else ():
                 if isinstance(node, ast.ImportFrom) and (
                     any(alias.name == "Columns" for alias in node.names)
                     or re.match(r"caffelite\.(tables|tabular)\b", node.module or "")
@@ -171,7 +171,7 @@ def imports_of_columns(house: House) -> Iterator[Place]:
 
 def long_files(house: House) -> Iterator[Place]:
     for path in house.files():
-        lines = path.read_text().count("\n")
+        lines = path.read_text(encoding="utf-8").count("\n")
         if lines > 500 and "loops" not in path.parts:
             yield Place(path, 1, f"{lines} lines")
 
@@ -191,7 +191,7 @@ def long_functions(house: House) -> Iterator[Place]:
 
 def long_tests(house: House) -> Iterator[Place]:
     for path in sorted((house.root / "tests").rglob("*.py")):
-        lines = path.read_text().count("\n")
+        lines = path.read_text(encoding="utf-8").count("\n")
         if lines > 900:
             yield Place(path, 1, f"{lines} lines")
 
@@ -222,7 +222,7 @@ def lines_of_fit(house: House) -> list[Place]:
 
 
 def lines_of_package(house: House) -> list[Place]:
-    counts = ((path, path.read_text().count("\n")) for path in house.files())
+    counts = ((path, path.read_text(encoding="utf-8").count("\n")) for path in house.files())
     return [Place(path, 1, f"{lines} lines", lines) for path, lines in counts]
 
 
@@ -262,7 +262,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     house = House(root)
     if options.list:
         for path, line, text, _ in MEASURES[options.list].places(house):
-            print(f"{path.relative_to(root)}:{line}: {text}")
+            print(f"{path.relative_to(root).as_posix()}:{line}: {text}")
         return 0
     exceeded = False
     print(f"{'measure':12} {'':62} {'now':>6} {'limit':>6} {'79e9458':>8}")

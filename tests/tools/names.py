@@ -113,7 +113,7 @@ def is_fixture_noun(name: str) -> bool:
 
 def definitions(path: Path) -> list[Definition]:
     """Return the functions and classes of a file, with methods and inner functions."""
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     return list(cython_definitions(path, text) if path.suffix in CYTHON else python_definitions(path, text))
 
 

@@ -280,11 +280,11 @@ def programs() -> Iterator[Path]:
 def prose() -> Iterator[tuple[Path, list[list[tuple[int, str]]]]]:
     """Each file with its paragraphs: the pages first, then the programs."""
     for path in pages():
-        yield path, list(paragraphs_of_page(path.read_text()))
+        yield path, list(paragraphs_of_page(path.read_text(encoding="utf-8")))
     for path in [*sorted((ROOT / "examples").glob("*.py")), *sources()]:
-        yield path, list(paragraphs_of_program(path.read_text(), is_cython=path.suffix != ".py"))
+        yield path, list(paragraphs_of_program(path.read_text(encoding="utf-8"), is_cython=path.suffix != ".py"))
     for path in sorted((ROOT / "tests").rglob("*.py")):
-        yield path, list(paragraphs_of_comments(path.read_text()))
+        yield path, list(paragraphs_of_comments(path.read_text(encoding="utf-8")))
 
 
 def paragraphs_of_program(text: str, is_cython: bool = False) -> Iterator[list[tuple[int, str]]]:

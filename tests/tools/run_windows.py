@@ -65,6 +65,8 @@ DIFFERENT = {"MultiHeadAttention", "PositionalEncoding"}  # they take sines from
 
 WINE_FAULTS = [  # tests, by the beginning of their names
     "tests/tables/test_frames.py::test_columns_that_are_not_as_they_were_are_named[pandas pyarrow",  # no time zones
+    # The atanh of nan sets the flag of an invalid operation.
+    "tests/onnx/test_import.py::test_loaded_operators_that_compute_in_numpy_are_exported_again[Atanh]",
 ]
 
 

@@ -90,7 +90,7 @@ def build(project, changes, compiler="gcc", flags=FLAGS):
     """Copy the project, make the changes, which may plant bugs, and compile the copy with a sanitizer."""
     copy_project(project)
     for file, text, planted, *_ in changes:
-        source = (project / file).read_text()
+        source = (project / file).read_text(encoding="utf-8")
         if source.count(text) != 1:
             sys.exit(f"no place for a change: {file} should contain {text!r} once")
         (project / file).write_text(source.replace(text, planted))

@@ -487,7 +487,7 @@ def test_the_lesson_has_ten_steps_that_do_what_they_say():
     """Each at its own speed: after so many seconds of playing."""
     from caffelite.web.server import STATIC
 
-    text = (STATIC / "lesson.js").read_text()
+    text = (STATIC / "lesson.js").read_text(encoding="utf-8")
     first = re.search(r"const start = (\{.*?\});", text, re.DOTALL)[1]
     as_json = lambda found: json.loads(re.sub(r"(\w+):", r'"\1":', found))  # noqa: E731
     start = as_json(first)
