@@ -223,14 +223,24 @@ class GradientWarning(LoopHook):
     """
 
     def __init__(self, model: BaseModel, optimizer: Optimizer, is_main: bool) -> None:
-        self.model, self.is_main = model, is_main
+        self.model, self.is_main, self.has_begun = model, is_main, False
         self.suspects = [p for p in optimizer.parameters if p.requires_grad and not p._has_gradient]
 
     def steps_until_due(self) -> float:
         return 1 if self.suspects else math.inf
 
     def step(self, count: int, loss: Callable[[], float]) -> None:
-        if not self.suspects or count == 0 or math.isnan(loss()):  # no batch has counted so far
+        self.has_begun |= count > 0
+        if self.suspects and self.has_begun:
+            self._warn(loss())
+
+    def epoch(self, count: int, history: History) -> None:
+        if self.suspects and self.has_begun:  # the epoch had a single step, after which there is no loss so far
+            self._warn(history["loss"][-1])
+
+    def _warn(self, loss: float) -> None:
+        """Warn, unless the loss is NaN: then no batch has counted so far."""
+        if math.isnan(loss):
             return
         untouched = [p for p in self.suspects if p.requires_grad and not p._has_gradient]
         self.suspects = []

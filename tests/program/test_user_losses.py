@@ -208,12 +208,14 @@ class Cut(cl.Model):
 
 
 @pytest.mark.filterwarnings("ignore::caffelite.NotRecorded")
-def test_parameters_without_a_gradient_are_named_once_in_each_training():
+@pytest.mark.parametrize("batch_size", [3, len(X)])
+def test_parameters_without_a_gradient_are_named_once_in_each_training(batch_size):
     model = Cut()
     for _ in range(2):
         optimizer = cl.SGD(model.parameters(), lr=0.01)
+        options = {"loss": cl.MSELoss(), "optimizer": optimizer, "batch_size": batch_size, "verbose": 0}
         with pytest.warns(cl.TrainingWarning, match="gets no gradient: it has no part in the loss") as warned:
-            model.fit(X, VALUES, loss=cl.MSELoss(), optimizer=optimizer, epochs=3, verbose=0)
+            model.fit(X, VALUES, epochs=3, **options)
         assert [str(w.message).split()[0] for w in warned] == ["a.weight", "a.bias"]
 
 

@@ -5,10 +5,12 @@ import math
 import numpy as np
 import pytest
 
+import caffelite as cl
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite.training.callbacks.base import LoopHook
 from caffelite.training.history import History
 from caffelite.training.loop import Loop
+from tests.conftest import classifier, train
 
 
 class TenSteps:
@@ -119,3 +121,11 @@ def test_a_hook_ends_the_training_and_all_are_ended():
     _, history = run([first, second])
     assert history.epochs == 2
     assert first.calls[-1] == second.calls[-1] == "end"
+
+
+def test_epochs_of_one_batch_run_without_python_in_a_first_training_too(monkeypatch):
+    advance, calls = Loop.advance, []
+    monkeypatch.setattr(Loop, "advance", lambda loop: calls.append(advance(loop)))
+    x, y = cl.datasets.spiral(points_per_class=5, seed=0)
+    train(classifier(2, 4, 3), x, y, epochs=500, batch_size=len(x))
+    assert 1 < len(calls) < 50
