@@ -467,6 +467,7 @@ def test_names_that_no_file_can_have_raise_before_the_first_step(path):
     assert bits(model) == before
 
 
+@pytest.mark.filterwarnings("ignore:.* gets no gradient:caffelite.TrainingWarning")
 def test_a_checkpoint_with_names_that_no_file_can_have_does_not_end_the_training(path):
     """EarlyStopping keeps all parameters once more."""
     model, stopping = (
