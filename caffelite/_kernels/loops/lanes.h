@@ -24,14 +24,6 @@ INLINE __m256i first(int n) { return _mm256_loadu_si256((const __m256i *)(ones_t
 INLINE vector_float load_first_float(const float *p, int n) { return _mm256_maskload_ps(p, first(n)); }
 INLINE vector_double load_first_double(const double *p, int n) { return _mm256_maskload_pd(p, first(2 * n)); }
 #else
-/* After this, the code for all numbers of lanes is the same. Otherwise a compiler repeats a product for each number, and
- * no longer fuses it with the sum that follows. */
-#if defined(__aarch64__)
-#define JOIN_BRANCHES(v) __asm__("" : "+w"(v))
-#else
-#define JOIN_BRANCHES(v)
-#endif
-
 /* One lane after the other. A call of memcpy would be longer, and the vectors of a loop would have to be stored before it. */
 #define DEFINE_LOAD_FIRST(real)                                                                                        \
     INLINE vector_##real load_first_##real(const real *p, int n)                                                       \
@@ -44,7 +36,7 @@ INLINE vector_double load_first_double(const double *p, int n) { return _mm256_m
             UNROLL_FOR (int l = 0; l < LANES - 1; l++)                                                                 \
                 if (l < n)                                                                                             \
                     v[l] = p[l];                                                                                       \
-        JOIN_BRANCHES(v);                                                                                              \
+        OPAQUE_VECTOR(v); /* else a product is repeated for each n, and no longer fused with the sum that follows */   \
         return v;                                                                                                      \
     }
 
