@@ -231,16 +231,14 @@ class GradientWarning(LoopHook):
 
     def step(self, count: int, loss: Callable[[], float]) -> None:
         self.has_begun |= count > 0
-        if self.suspects and self.has_begun:
-            self._warn(loss())
+        self._warn(loss)
 
     def epoch(self, count: int, history: History) -> None:
-        if self.suspects and self.has_begun:  # the epoch had a single step, after which there is no loss so far
-            self._warn(history["loss"][-1])
+        """Warn after an epoch of a single step, too: `step` gets no loss of it."""
+        self._warn(lambda: history["loss"][-1])
 
-    def _warn(self, loss: float) -> None:
-        """Warn, unless the loss is NaN: then no batch has counted so far."""
-        if math.isnan(loss):
+    def _warn(self, loss: Callable[[], float]) -> None:
+        if not self.suspects or not self.has_begun or math.isnan(loss()):  # no batch has counted so far
             return
         untouched = [p for p in self.suspects if p.requires_grad and not p._has_gradient]
         self.suspects = []

@@ -27,14 +27,7 @@ from caffelite.data.conversion import (
     tuple_hint,
 )
 from caffelite.data.frames import ColumnNames, check_names
-from caffelite.data.generator import (
-    Batch,
-    DataGenerator,
-    Prefetch,
-    is_replayed,
-    merge_single_rows,
-    unpack_single,
-)
+from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, merge_single_rows, unpack_single
 from caffelite.data.lengths import as_lengths, cut_batch
 from caffelite.data.out_of_core import Source
 from caffelite.data.split import split_data
