@@ -1,4 +1,4 @@
-"""Data and a callback that several test files use."""
+"""Data and callbacks that several test files use."""
 
 import numpy as np
 from caffelite.callbacks import Training
@@ -68,3 +68,22 @@ def with_buffers():
 
 def same(state, other):
     return state.keys() == other.keys() and all(np.array_equal(state[name], other[name]) for name in state)
+
+
+class StopTraining(Exception):
+    """A training is stopped where a killed one would be."""
+
+
+class StopAt:
+    """Stops a training when it has been between two steps so many times."""
+
+    def __init__(self, count):
+        self.left = count
+
+    def between_steps(self):
+        self.left -= 1
+        if self.left == 0:
+            raise StopTraining
+
+    def __call__(self, epoch, history):
+        pass

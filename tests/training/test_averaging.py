@@ -9,6 +9,7 @@ from caffelite.callbacks import AverageWeights, Checkpoint, EarlyStopping
 
 import caffelite as cl
 from tests.conftest import bits, classifier, train
+from tests.training.callback_data import StopTraining
 
 X, Y = cl.datasets.spiral(points_per_class=20, seed=0)
 VALIDATION = cl.datasets.spiral(points_per_class=20, seed=1)
@@ -119,10 +120,6 @@ def test_early_stopping_restores_the_average_of_the_best_epoch(first):
     assert stopping.best_epoch == np.argmin(history["val_loss"]) < len(seen) - 1
     assert bits(model) == seen[stopping.best_epoch]
     assert model.evaluate(*VALIDATION, loss=cl.SoftmaxLoss())["loss"] == stopping.best
-
-
-class StopTraining(Exception):
-    pass
 
 
 @pytest.mark.parametrize("stop", [1, 5, 8, 9, 13])

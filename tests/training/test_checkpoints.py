@@ -18,6 +18,7 @@ from caffelite.training.callbacks.resume import TEXT, CheckpointFile
 from caffelite.training.epochs import evaluation, in_memory
 from tests.conftest import classifier, train
 from tests.tools import crash_resume, fuzz_files
+from tests.training.callback_data import StopAt, StopTraining
 
 rng = np.random.default_rng(0)
 X, Y = rng.normal(size=(103, 2)).astype(np.float32), rng.integers(0, 3, 103)
@@ -34,25 +35,6 @@ def fast_checkpoints(monkeypatch):
 @pytest.fixture
 def path(tmp_path):
     return tmp_path / "checkpoint.safetensors"
-
-
-class StopTraining(Exception):
-    """A training is stopped where a killed one would be."""
-
-
-class StopAt:
-    """Stops a training when it has been between two steps so many times."""
-
-    def __init__(self, count):
-        self.left = count
-
-    def between_steps(self):
-        self.left -= 1
-        if self.left == 0:
-            raise StopTraining
-
-    def __call__(self, epoch, history):
-        pass
 
 
 def make_net(dtype=np.float32):

@@ -9,6 +9,7 @@ from caffelite.data.lengths import MAX_WIDTHS, choose_widths
 from caffelite.program import Program, cache
 from caffelite.training.epochs import in_memory
 from tests.conftest import bits, train
+from tests.training.callback_data import StopAt, StopTraining
 
 rng = np.random.default_rng(0)
 LENGTHS = rng.integers(1, 13, 150)
@@ -376,23 +377,6 @@ def test_outputs_that_are_narrower_than_x_raise():
 
 
 # ---- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-class StopTraining(Exception):
-    pass
-
-
-class StopAt:
-    def __init__(self, count):
-        self.left = count
-
-    def between_steps(self):
-        self.left -= 1
-        if self.left == 0:
-            raise StopTraining
-
-    def __call__(self, epoch, history):
-        pass
 
 
 @pytest.mark.parametrize("make", [Reader, make_sequence])
