@@ -150,7 +150,7 @@ def test_a_gradient_of_another_shape_than_the_output_raises(layer):
 def test_huge_sizes_raise_at_once_and_without_memory():
     """64 MiB more than the process has, and a few seconds, are enough to say so."""
     program = """
-        import resource, signal
+        import resource, signal, sys
         import numpy as np
         import caffelite as cl
 
@@ -161,6 +161,8 @@ def test_huge_sizes_raise_at_once_and_without_memory():
             pages = int(statm.read().split()[0])
         limit = pages * resource.getpagesize() + 64 * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        if resource.getrlimit(resource.RLIMIT_AS)[0] != limit:
+            sys.exit("no limit")
         signal.alarm(20)
         far = 2**31 - 1
 
@@ -200,6 +202,8 @@ def test_huge_sizes_raise_at_once_and_without_memory():
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program)], capture_output=True, text=True, check=False
     )
+    if done.stderr.strip() == "no limit":
+        pytest.skip("memory has no limit here, as under QEMU")
     assert done.returncode == 0, done.stderr
 
 
