@@ -1,7 +1,7 @@
 """Training steps, beside other libraries and beside the time that their arithmetic alone would take.
 
 µs a step for the networks in workloads.py, from 2-100-3 to 784-512-512-10: caffelite, PyTorch eager, scikit-learn's
-MLPClassifier, NumPy written by hand, and JAX, side by side in one run.
+MLPClassifier, NumPy written by hand, JAX, and tinygrad (which needs clang), side by side in one run.
 
     python benchmarks/steps.py             # the peers are the extra `bench`; those not installed are left out
     python benchmarks/steps.py --only spiral32 mnist
@@ -21,6 +21,8 @@ with donation, compiled for a step and for an epoch, or as many epochs as make t
 """
 
 import argparse
+import os
+import shutil
 import warnings
 from dataclasses import dataclass, field
 from functools import partial
@@ -350,6 +352,69 @@ def jax_rule(net):
     return partial(rule, **net.settings), moments
 
 
+def tinygrad(task):
+    if not shutil.which(os.environ.get("CC", "clang")):
+        raise ModuleNotFoundError("tinygrad compiles by clang", name="clang")
+    os.environ["DEV"] = "CPU"
+    from tinygrad import Tensor, TinyJit, nn
+    from tinygrad.helpers import TRAINING
+
+    TRAINING.value = 1
+    w, settings = list(map(Tensor, task.weights)), dict(task.net.settings)
+    if task.net.optimizer == "SGD":
+        optimizer = nn.optim.SGD(w, **settings)
+        state = optimizer.b
+    else:
+        b1, b2 = settings.pop("betas")
+        optimizer = nn.optim.AdamW(w, b1=b1, b2=b2, **settings)
+        state = [optimizer.b1_t, optimizer.b2_t, *optimizer.m, *optimizer.v]
+    start = [*task.weights, *[p.numpy() for p in state]]
+
+    def compute_loss(x, y, dropout):
+        *hidden, W, b = w
+        for i in range(0, len(hidden), 4 if task.net.norms else 2):
+            x = x @ hidden[i] + hidden[i + 1]
+            if task.net.norms:  # without running moments, as JAX
+                x = (x - x.mean(0)) * (x.var(0, correction=0) + 1e-5).rsqrt() * hidden[i + 2] + hidden[i + 3]
+            x = x.relu().dropout(dropout)
+        return (x @ W + b).sparse_categorical_crossentropy(y)
+
+    def make_step(dropout):
+        @TinyJit
+        def step(x, y):
+            optimizer.zero_grad()
+            loss = compute_loss(x, y, dropout).backward()
+            return loss.realize(*optimizer.schedule_step())
+
+        return step
+
+    # A TinyJit is compiled at its second call, for batches of one size.
+    sizes = {len(rows) for rows in task.batches(np.arange(len(task.x)))}
+    steps = {(rows, dropout): make_step(dropout) for rows in sizes for dropout in {0.0, task.net.dropout}}
+    batches = {rows: [Tensor(column[:rows]).realize() for column in (task.x, task.y)] for rows in sizes}
+    for (rows, _), step in steps.items():
+        for _ in range(3):
+            step(*batches[rows])
+
+    def train(epochs, record):
+        Tensor.realize(*[p.assign(Tensor(values)) for p, values in zip([*w, *state], start, strict=True)])
+        dropout = 0.0 if record else task.net.dropout
+        losses = np.zeros(epochs)
+        began = perf_counter()
+        for epoch, order in enumerate(task.orders[:epochs]):
+            for rows in task.batches(order):
+                batch = batches[len(rows)]
+                if task.is_shuffled:
+                    batch = [Tensor(column[rows]).realize() for column in (task.x, task.y)]
+                loss = steps[len(rows), dropout](*batch)
+                if record:
+                    losses[epoch] += loss.item() * len(rows) / len(task.x)
+        loss.item()
+        return perf_counter() - began, losses
+
+    return train
+
+
 CONTESTANTS = {
     "caffelite": caffelite,
     "PyTorch": pytorch,
@@ -357,6 +422,7 @@ CONTESTANTS = {
     "NumPy by hand": numpy_by_hand,
     "JAX, jit a step": partial(jax, scan=False),
     "JAX, scan": partial(jax, scan=True),
+    "tinygrad": tinygrad,
 }
 DIFFERS = {"scikit-learn"}  # see the note at the end
 WITHOUT_NORMS = {"scikit-learn", "NumPy by hand"}
@@ -480,7 +546,7 @@ def main():
 
     harness.use_threads(1)
     print(f"float32, one thread on one core, {rounds} rounds")
-    print(harness.environment("torch", "scikit-learn", "jax"))
+    print(harness.environment("torch", "scikit-learn", "jax", "tinygrad"))
     summary, slower, chart_data = [], [], {}
     for name in options.only:
         task, check_epochs, num_epochs = prepare(WORKLOADS[name], options.quick)
