@@ -329,7 +329,7 @@ cdef class EpochReplay:
         """Run as `run` does, until `end` in seconds. Return CONTINUE, or why the step of the next batch stopped."""
         cdef int stop
         self.needs_python = False
-        while self.epoch < epochs and steps > 0 and seconds_now() < end and not self.is_interrupted():
+        while self.epoch < epochs and steps > 0 and not self.is_interrupted():
             self.begin_batch()
             if self.replays[self.form] == NULL:
                 self.needs_python = True
@@ -342,6 +342,8 @@ cdef class EpochReplay:
             self.end_batch()
             steps -= 1
             if self.batch == 0 and self.epoch_hook is not None and not self.epoch_hook.call_all():
+                break
+            if seconds_now() >= end:  # asked after a step, because each run takes one
                 break
         return CONTINUE
 

@@ -28,7 +28,7 @@ IMAGES = rng.random((50, 1, 6, 6), np.float32)
 @pytest.fixture(autouse=True)
 def fast_checkpoints(monkeypatch):
     """Replays come back often, and nobody waits for the disk."""
-    monkeypatch.setattr(in_memory, "REPLAY_SECONDS", 2e-7)
+    monkeypatch.setattr(in_memory, "REPLAY_SECONDS", 0)
     monkeypatch.setattr(os, "fsync", lambda file: None)
 
 

@@ -382,7 +382,7 @@ def test_outputs_that_are_narrower_than_x_raise():
 @pytest.mark.parametrize("make", [Reader, make_sequence])
 @pytest.mark.parametrize("metrics", [(), ["f1"]])
 def test_a_training_that_was_stopped_goes_on_to_the_same_bits(metrics, make, tmp_path, monkeypatch):
-    monkeypatch.setattr(in_memory, "REPLAY_SECONDS", 2e-7)
+    monkeypatch.setattr(in_memory, "REPLAY_SECONDS", 0)
     path = tmp_path / "checkpoint.safetensors"
     options = {"loss": cl.SoftmaxLoss(ignore=-1), "lengths": LENGTHS, "epochs": 4, "seed": 5, "batch_size": 8}
     options |= {"metrics": metrics}
