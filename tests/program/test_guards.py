@@ -14,7 +14,7 @@ import pytest
 
 import caffelite as cl
 from caffelite import _kernels as kernels
-from caffelite.program.guards.code import code_names, user_bases
+from caffelite.program.guards.code import _installed_path, code_names, is_user_code, user_bases
 from tests.conftest import posix
 from tests.program.user_code import FORMS, LABELS, Net, X
 
@@ -273,3 +273,16 @@ cl.capture(step, x)
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("file", ["shelf/__init__.py", "shelf.py"])
+def test_a_package_is_a_library_where_the_record_beside_it_lists_it(tmp_path, monkeypatch, file):
+    (tmp_path / "shelf-1.0.dist-info").mkdir()
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / "shelf-1.0.dist-info/RECORD").write_text(f"{file},sha256=0,9\n", "utf-8")
+    for name, path, is_of_user in (("shelf", file, False), ("shelf_of_mine", "shelf_of_mine.py", True)):
+        module = types.ModuleType(name)
+        module.__file__ = str(tmp_path / path)
+        monkeypatch.setitem(sys.modules, name, module)
+        _installed_path.cache_clear()
+        assert is_user_code(name, module.__file__) == is_of_user

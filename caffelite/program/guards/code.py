@@ -5,10 +5,12 @@ from __future__ import annotations
 import dis
 import functools
 import os
+import re
 import sys
 import sysconfig
 import types
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -102,10 +104,22 @@ def is_user_code(module: str, file: str | None) -> bool:
     package = module.partition(".")[0]
     if package == "caffelite" or package in sys.builtin_module_names or file is None:
         return False
-    is_installed = "site-packages" in file or "dist-packages" in file
+    is_installed = "site-packages" in file or "dist-packages" in file or file.startswith(_installed_path(package))
     if package in _user_packages and is_installed:
         return True
     return not is_installed and not file.startswith((*_LIBRARIES, "<frozen "))
+
+
+@functools.lru_cache(maxsize=1024)
+def _installed_path(package: str) -> str | tuple[()]:
+    """Return where all files of a package lie that `pip install --target` put into a folder; () for other packages."""
+    file = Path(getattr(sys.modules.get(package), "__file__", None) or "")
+    is_folder = file.stem == "__init__"
+    path = file.parent if is_folder else file
+    for record in path.parent.glob("*.dist-info/RECORD"):  # a line for each file, such as "pandas/__init__.py,…"
+        if re.search(rf"^{re.escape(path.name)}[/,]", record.read_text(encoding="utf-8"), re.MULTILINE):
+            return str(path) + os.sep * is_folder
+    return ()
 
 
 def add_user_package(module: str) -> None:
