@@ -43,8 +43,19 @@ INLINE vector_double load_first_double(const double *p, int n) { return _mm256_m
 DEFINE_LOAD_FIRST(float)
 DEFINE_LOAD_FIRST(double)
 #endif
-INLINE void store_first_float(float *p, vector_float v, int n) { memcpy(p, &v, n * sizeof *p); }
-INLINE void store_first_double(double *p, vector_double v, int n) { memcpy(p, &v, n * sizeof *p); }
+
+/* Masked stores take many cycles on AMD's processors with AVX2. */
+#define DEFINE_STORE_FIRST(real)                                                                                       \
+    INLINE void store_first_##real(real *p, vector_##real v, int n)                                                    \
+    {                                                                                                                  \
+        OPAQUE_VECTOR(v); /* else its lanes may be computed one by one */                                              \
+        UNROLL_FOR (int l = 0; l < LANES_OF_##real; l++)                                                               \
+            if (l < n)                                                                                                 \
+                p[l] = v[l];                                                                                           \
+    }
+
+DEFINE_STORE_FIRST(float)
+DEFINE_STORE_FIRST(double)
 #endif
 
 /* load reads only the first n lanes if the vector is the last one of a row, else all lanes. */
