@@ -303,6 +303,16 @@ def test_denormal_numbers_are_left_to_everybody_else(way):
     assert small[0] * np.float32(0.125) > 0
 
 
+@pytest.mark.usefixtures("way")
+def test_the_gradient_of_relu_passes_where_its_result_is_denormal():
+    model = classifier(20, 30, 3)
+    first = model.functions[0]
+    first.weight.data[...], first.bias.data[...] = 0, 1e-40
+    before = first.bias.data.copy()
+    train(model, X, Y, epochs=1, batch_size=103, shuffle=False, precision="bfloat16")
+    assert (first.bias.data != before).all()
+
+
 @pytest.mark.parametrize("function", [cl.LeakyReLU(0.01), cl.ReLU(), cl.GELU(), cl.Sigmoid()], ids=repr)
 def test_an_epilogue_has_the_bits_of_its_kernel(function, way):
     """Also where its numbers are denormal: the sum is 2e-38, and a hundredth of it is not taken as 0."""

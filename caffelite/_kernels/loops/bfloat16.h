@@ -93,27 +93,58 @@ static int way(void)
 
 ptrdiff_t max_terms_bfloat16(void) { return way() == ONE_BY_ONE ? BLOCK_K : 2 * BLOCK_K; }
 
-/* So many terms, filled up with zeros: by AMX to whole blocks, otherwise with one or more at the end of each chain that is
- * shorter than 16. The first zero may change a chain, because −0 + 0 is 0; further ones do not. */
+/* So many terms, filled up with zeros to whole steps of both chains. A step of AMX is all that it adds up together. */
 static ptrdiff_t filled_up(ptrdiff_t terms)
 {
-    const ptrdiff_t rest = terms % TOGETHER, more = (rest + 2 + 3) / 4 * 4;
-    if (rest == 0)
-        return terms;
-    return terms - rest + (way() == IN_TILES || more > TOGETHER ? TOGETHER : more);
+    const ptrdiff_t step = way() == IN_TILES ? TOGETHER : way() == IN_PAIRS ? 4 : 2;
+    return (terms + step - 1) / step * step;
 }
 
 ptrdiff_t depth_bfloat16(ptrdiff_t terms) { return way() == ONE_BY_ONE ? filled_up(terms) : filled_up(terms) / 2; }
 
+#ifdef HAS_BFLOAT16
+#define BY_WAY(f, ...)                                                                                                 \
+    (way() == IN_TILES   ? f##_in_tiles(__VA_ARGS__)                                                                   \
+     : way() == IN_PAIRS ? f##_in_pairs(__VA_ARGS__)                                                                   \
+                         : f##_one_by_one(__VA_ARGS__))
+#else
+#define BY_WAY(f, ...) f##_one_by_one(__VA_ARGS__)
+#endif
+
+/* ---- denormal numbers ---- */
+
+/* The processor's control register of floating-point arithmetic. With the bits WITHOUT_DENORMALS, a denormal number counts as
+ * 0 where it is read and where it would be the result. */
+#if defined(__x86_64__)
+enum { WITHOUT_DENORMALS = 0x8040 };
+static unsigned get_control(void) { return _mm_getcsr(); }
+static void set_control(unsigned control) { _mm_setcsr(control); }
+#elif defined(__aarch64__)
+enum { WITHOUT_DENORMALS = 1 << 24 };
+static uint64_t get_control(void)
+{
+    uint64_t control;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
+    return control;
+}
+static void set_control(uint64_t control) { __asm__ volatile("msr fpcr, %0" ::"r"(control) : "memory"); }
+#else
+enum { WITHOUT_DENORMALS = 0 }; /* not known how */
+static unsigned get_control(void) { return 0; }
+static void set_control(unsigned control) { (void)control; }
+#endif
+
 /* ---- rounding ---- */
 
-/* To the nearest bfloat16, as float32. A NaN stays one, a denormal number becomes 0. */
+/* To the nearest bfloat16, as float32. A NaN stays one. A denormal number becomes 0, because it counts as 0 in the product. */
 INLINE vector_float rounded(vector_float x)
 {
-    const bits_float bits = (bits_float)x, nearest = bits + 0x7fff + (bits >> 16 & 1);
-    const bits_float is_nan = (bits_float)(x != x), is_tiny = (bits_float)((bits & 0x7f800000) == 0);
-    const bits_float number = (is_nan & (bits | 0x400000)) | (~is_nan & nearest);
-    return (vector_float)(((is_tiny & bits & 0x80000000) | (~is_tiny & number)) & 0xffff0000);
+    vector_float one = {0};
+    one += 1;
+    OPAQUE_VECTOR(one);
+    x *= one;
+    const bits_float bits = (bits_float)x, is_number = (bits_float)(x == x);
+    return (vector_float)((bits + (((bits >> 16 & 1) + 0x7fff) & is_number)) & 0xffff0000);
 }
 
 /* x[0 … n − 1], then zeros, for any n. */
@@ -124,12 +155,14 @@ INLINE vector_float some_of(const float *x, ptrdiff_t n)
     return n > 0 ? load_first_float(x, (int)n) : (vector_float){0};
 }
 
-/* ---- packing, if neighbours in memory are neighbours along k ---- */
+/* ---- packing, if neighbours in memory are neighbours along k: to[i][k′]. Up to a vector behind a row changes. ---- */
 
-static void line_one_by_one(float *to, const float *x, ptrdiff_t terms)
+APART static void along_one_by_one(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x_row, ptrdiff_t rows,
+                                   ptrdiff_t terms)
 {
-    for (ptrdiff_t k = 0; k < filled_up(terms); k += LANES_OF_float)
-        *(vector_float *)(to + k) = rounded(some_of(x + k, terms - k));
+    for (ptrdiff_t i = 0; i < rows; i++, to += to_row, x += x_row)
+        for (ptrdiff_t k = 0; k < terms; k += LANES_OF_float)
+            *(vector_float *)(to + k) = rounded(some_of(x + k, terms - k));
 }
 
 #ifdef HAS_BFLOAT16
@@ -139,49 +172,40 @@ BFLOAT16 INLINE __m512i numbers(const float *x, ptrdiff_t n)
     return (__m512i)_mm512_cvtne2ps_pbh(some_of(x + 16, n - 16), some_of(x, n));
 }
 
-BFLOAT16 static void line_in_tiles(float *to, const float *x, ptrdiff_t terms)
+BFLOAT16 static void along_in_tiles(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x_row, ptrdiff_t rows,
+                                    ptrdiff_t terms)
 {
-    for (ptrdiff_t k = 0; k < terms; k += 32) _mm512_storeu_si512(to + k / 2, numbers(x + k, terms - k));
+    for (ptrdiff_t i = 0; i < rows; i++, to += to_row, x += x_row)
+        for (ptrdiff_t k = 0; k < terms; k += 32) _mm512_storeu_si512(to + k / 2, numbers(x + k, terms - k));
 }
 
-BFLOAT16 static void line_in_pairs(float *to, const float *x, ptrdiff_t terms)
+BFLOAT16 static void along_in_pairs(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x_row, ptrdiff_t rows,
+                                    ptrdiff_t terms)
 {
     const __m512i order = _mm512_set_epi16(29, 31, 28, 30, 25, 27, 24, 26, 21, 23, 20, 22, 17, 19, 16, 18, 13, 15, 12,
                                            14, 9, 11, 8, 10, 5, 7, 4, 6, 1, 3, 0, 2);
-    for (ptrdiff_t k = 0; k < filled_up(terms); k += 32)
-        _mm512_storeu_si512(to + k / 2, _mm512_permutexvar_epi16(order, numbers(x + k, terms - k)));
+    for (ptrdiff_t i = 0; i < rows; i++, to += to_row, x += x_row)
+        for (ptrdiff_t k = 0; k < terms; k += 32)
+            _mm512_storeu_si512(to + k / 2, _mm512_permutexvar_epi16(order, numbers(x + k, terms - k)));
 }
 #endif
 
-/* to[k′] = x[k · stride]. Up to a vector's lanes behind the depth may be overwritten. */
-static void pack_line(float *to, const float *x, ptrdiff_t terms, ptrdiff_t stride)
+/* ---- packing, if neighbours in memory are side by side: to[k′][j] ---- */
+
+APART static void across_one_by_one(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x_row, ptrdiff_t terms,
+                                    ptrdiff_t columns)
 {
-    float line[2 * BLOCK_K];
-    if (stride != 1) {
-        for (ptrdiff_t k = 0; k < terms; k++) line[k] = x[k * stride];
-        x = line;
+    for (ptrdiff_t j = 0; j < columns; j += LANES_OF_float) {
+        const ptrdiff_t n = columns - j;
+        if (n >= LANES_OF_float)
+            for (ptrdiff_t k = 0; k < terms; k++)
+                *(vector_float *)(to + k * to_row + j) = rounded(*(const vector_float *)(x + k * x_row + j));
+        else
+            for (ptrdiff_t k = 0; k < terms; k++)
+                *(vector_float *)(to + k * to_row + j) = rounded(load_first_float(x + k * x_row + j, (int)n));
+        if (terms % 2 != 0)
+            *(vector_float *)(to + terms * to_row + j) = (vector_float){0};
     }
-#ifdef HAS_BFLOAT16
-    if (way() == IN_TILES)
-        line_in_tiles(to, x, terms);
-    else if (way() == IN_PAIRS)
-        line_in_pairs(to, x, terms);
-    else
-#endif
-        line_one_by_one(to, x, terms);
-}
-
-/* ---- packing, if neighbours in memory are side by side: to[k′][j], in strips of WIDTH columns ---- */
-
-#define PLACE(j) ((j) / WIDTH * WIDTH * depth + (j) % WIDTH)
-
-INLINE void lines_one_by_one(const int WIDTH, float *to, const float *x, ptrdiff_t x_row, ptrdiff_t terms,
-                             ptrdiff_t columns)
-{
-    const ptrdiff_t depth = filled_up(terms);
-    for (ptrdiff_t k = 0; k < depth; k++, x += x_row, to += WIDTH)
-        for (ptrdiff_t j = 0; j < columns; j += LANES_OF_float)
-            *(vector_float *)(to + PLACE(j)) = rounded(some_of(x + j, k < terms ? columns - j : 0));
 }
 
 #ifdef HAS_BFLOAT16
@@ -196,147 +220,171 @@ BFLOAT16 INLINE __m512i two_terms(const float *x, ptrdiff_t next, ptrdiff_t x_ro
     return _mm512_permutexvar_epi16(by_turns, (__m512i)_mm512_cvtne2ps_pbh(upper, lower));
 }
 
-BFLOAT16 INLINE void lines_in_tiles(const int WIDTH, float *to, const float *x, ptrdiff_t x_row, ptrdiff_t terms,
-                                    ptrdiff_t columns)
+BFLOAT16 static void across_in_tiles(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x_row, ptrdiff_t terms,
+                                     ptrdiff_t columns)
 {
-    const ptrdiff_t depth = filled_up(terms) / 2;
-    for (ptrdiff_t k = 0; k < 2 * depth; k += 2, x += 2 * x_row, to += WIDTH)
+    for (ptrdiff_t k = 0; k < filled_up(terms); k += 2, x += 2 * x_row, to += to_row)
         for (ptrdiff_t j = 0; j < columns; j += 16)
-            _mm512_storeu_si512(to + PLACE(j), two_terms(x + j, 1, x_row, terms, k, columns - j));
+            _mm512_storeu_si512(to + j, two_terms(x + j, 1, x_row, terms, k, columns - j));
 }
 
-BFLOAT16 INLINE void lines_in_pairs(const int WIDTH, float *to, const float *x, ptrdiff_t x_row, ptrdiff_t terms,
-                                    ptrdiff_t columns)
+BFLOAT16 static void across_in_pairs(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x_row, ptrdiff_t terms,
+                                     ptrdiff_t columns)
 {
-    const ptrdiff_t depth = filled_up(terms) / 2;
-    for (ptrdiff_t k = 0; k < 2 * depth; k += 4, x += 4 * x_row)
-        for (ptrdiff_t odd = 0; odd < 2; odd++, to += WIDTH)
+    for (ptrdiff_t k = 0; k < terms; k += 4, x += 4 * x_row)
+        for (ptrdiff_t odd = 0; odd < 2; odd++, to += to_row)
             for (ptrdiff_t j = 0; j < columns; j += 16)
-                _mm512_storeu_si512(to + PLACE(j),
+                _mm512_storeu_si512(to + j,
                                     two_terms(x + (2 + odd) * x_row + j, -2, x_row, terms, k + 2 + odd, columns - j));
-}
-
-BFLOAT16 static void pack_lines(const int WIDTH, float *to, const float *x, ptrdiff_t x_row, ptrdiff_t terms,
-                                ptrdiff_t columns)
-{
-    if (way() == IN_TILES && WIDTH == 16)
-        lines_in_tiles(16, to, x, x_row, terms, columns);
-    else if (way() == IN_TILES)
-        lines_in_tiles(COLUMNS_bfloat16, to, x, x_row, terms, columns);
-    else if (way() == IN_PAIRS)
-        lines_in_pairs(WIDTH, to, x, x_row, terms, columns);
-    else
-        lines_one_by_one(WIDTH, to, x, x_row, terms, columns);
-}
-#else
-static void pack_lines(const int WIDTH, float *to, const float *x, ptrdiff_t x_row, ptrdiff_t terms, ptrdiff_t columns)
-{
-    lines_one_by_one(WIDTH, to, x, x_row, terms, columns);
 }
 #endif
 
 /* ---- packing ---- */
 
-void pack_rows_bfloat16(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x_row, ptrdiff_t rows, ptrdiff_t terms,
-                        ptrdiff_t stride)
+void pack_rows_bfloat16(Strip *strip, const float *x, ptrdiff_t x_row, ptrdiff_t terms, ptrdiff_t stride)
 {
-    enum { LANES = LANES_OF_float };
-    const ptrdiff_t depth = depth_bfloat16(terms);
-    float lines[BLOCK_K * LANES];
-    if (stride == 1 || x_row != 1) {
-        for (ptrdiff_t i = 0; i < rows; i++) pack_line(to + i * to_row, x + i * x_row, terms, stride);
-        return;
-    }
-    for (ptrdiff_t i = 0; i < rows; i += LANES) {
-        const ptrdiff_t n = rows - i < LANES ? rows - i : LANES;
-        pack_lines(LANES, lines, x + i, stride, terms, n);
-        for (ptrdiff_t k = 0; k < depth; k += LANES)
-            transpose_float(to + i * to_row + k, to_row, lines + k * LANES, LANES,
-                            (int)(depth - k < LANES ? depth - k : LANES), n);
-    }
+    enum { LANES = LANES_OF_float, ROW = BLOCK_K + LANES }; /* another cache line: rows don't crowd each other */
+    const ptrdiff_t rows = strip->rows, depth = depth_bfloat16(terms);
+    float *to = (float *)packed_a, lines[BLOCK_K * LANES];
+    strip->a = to, strip->a_row = ROW, strip->a_k = 1;
+    if (stride == 1)
+        BY_WAY(along, to, ROW, x, x_row, rows, terms);
+    else if (x_row != 1)
+        for (ptrdiff_t i = 0; i < rows; i++) {
+            for (ptrdiff_t k = 0; k < terms; k++) lines[k] = x[i * x_row + k * stride];
+            BY_WAY(along, to + i * ROW, ROW, lines, 0, 1, terms);
+        }
+    else if (way() != IN_TILES) {
+        BY_WAY(across, to, BLOCK_ROWS, x, stride, terms, rows);
+        strip->a_row = 1, strip->a_k = BLOCK_ROWS;
+    } else
+        for (ptrdiff_t i = 0; i < rows; i += LANES) {
+            const ptrdiff_t n = rows - i < LANES ? rows - i : LANES;
+            BY_WAY(across, lines, LANES, x + i, stride, terms, n);
+            for (ptrdiff_t k = 0; k < depth; k += LANES)
+                transpose_float(to + i * ROW + k, ROW, lines + k * LANES, LANES,
+                                (int)(depth - k < LANES ? depth - k : LANES), n);
+        }
 }
 
+/* Columns whose elements are not neighbours are transposed first, some terms at a time. */
 void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_t columns, ptrdiff_t terms,
                            ptrdiff_t x_row)
 {
-    enum { LANES = LANES_OF_float, ROW = BLOCK_K + LANES };
-    const ptrdiff_t depth = depth_bfloat16(terms), width = COLUMNS_bfloat16;
-    float lines[LANES * ROW];
-    if (stride == 1) {
-        pack_lines(COLUMNS_bfloat16, to, x, x_row, terms, columns);
-        return;
+    enum { LANES = LANES_OF_float, WIDTH = COLUMNS_bfloat16 };
+    const ptrdiff_t depth = depth_bfloat16(terms), width = stride == 1 ? WIDTH : LANES;
+    const uint64_t control = get_control();
+    float lines[TOGETHER * LANES];
+    set_control(control | WITHOUT_DENORMALS);
+    for (ptrdiff_t j = 0; j < columns; j += width) {
+        const ptrdiff_t n = columns - j < width ? columns - j : width;
+        float *place = to + j / WIDTH * WIDTH * depth + j % WIDTH;
+        if (stride == 1)
+            BY_WAY(across, place, WIDTH, x + j, x_row, terms, n);
+        for (ptrdiff_t k = 0; stride != 1 && k < terms; k += TOGETHER) {
+            const ptrdiff_t m = terms - k < TOGETHER ? terms - k : TOGETHER;
+            const float *block = x + j * stride + k * x_row;
+            if (x_row == 1)
+                transpose_float(lines, LANES, block, stride, (int)n, m);
+            for (ptrdiff_t l = 0; x_row != 1 && l < m; l++)
+                for (ptrdiff_t i = 0; i < n; i++) lines[l * LANES + i] = block[i * stride + l * x_row];
+            BY_WAY(across, place + depth_bfloat16(k) * WIDTH, WIDTH, lines, LANES, m, n);
+        }
     }
-    for (ptrdiff_t j = 0; j < columns; j += LANES) {
-        const ptrdiff_t n = columns - j < LANES ? columns - j : LANES;
-        for (ptrdiff_t i = 0; i < n; i++) pack_line(lines + i * ROW, x + (j + i) * stride, terms, x_row);
-        transpose_float(to + j / width * width * depth + j % width, width, lines, ROW, (int)n, depth);
-    }
+    set_control(control);
 }
 
 /* ---- strips: chains in vectors ---- */
 
-/* A tile of y, from row i on, as in tile.h, with two chains for each sum. Sums wait in y from block to block. */
+/* The end of a block. A chain that is shorter than 16 steps ends with a zero. It changes the chain if this is −0, and further
+ * zeros would not. It matters only if the sum so far may be −0, too. */
+INLINE void end_block(const int ROWS, const int VECTORS, vector_float (*sum)[WIDE_VECTORS],
+                      vector_float (*odd)[WIDE_VECTORS], const Strip *s, ptrdiff_t i, int resume, int is_short,
+                      int is_last)
+{
+    enum { LANES = LANES_OF_float };
+    const int lanes = (int)(s->columns - (VECTORS - 1) * LANES); /* of the last vector */
+    float *y = (float *)s->y + i * s->y_row, *at = y;
+    ptrdiff_t row = s->y_row;
+    OPAQUE_NUMBER(i); /* addresses are computed here, and not before the blocks, where they would fill the registers */
+    OPAQUE_NUMBER(row);
+    if (resume && is_short)
+        UNROLL_FOR (int r = 0; r < ROWS; r++)
+            UNROLL_FOR (int v = 0; v < VECTORS; v++) odd[r][v] += (vector_float){0};
+    UNROLL_FOR (int r = 0; r < ROWS; r++, at += row)
+        UNROLL_FOR (int v = 0; v < VECTORS; v++) {
+            sum[r][v] += odd[r][v];
+            sum[r][v] += resume ? load_float(at + v * LANES, v == VECTORS - 1, lanes) : (vector_float){0};
+        }
+    if (is_last)
+        finish_float(ROWS, VECTORS, 1, sum, s, i, lanes);
+    UNROLL_FOR (int r = 0; r < ROWS; r++, y += row)
+        UNROLL_FOR (int v = 0; v < VECTORS; v++)
+            if (v < VECTORS - 1 || lanes == LANES)
+                *(vector_float *)(y + v * LANES) = sum[r][v];
+            else
+                store_first_float(y + v * LANES, sum[r][v], lanes);
+}
+
+/* A tile of y, from row i on, as in tile.h, with two chains for each sum. Sums wait in y from block to block. DEPTH is the
+ * number of packed terms if this is constant, else 0. */
 #define DEFINE_CHAINS(name, TARGET, TERMS, STEP)                                                                       \
-    TARGET INLINE void chains_##name(const int ROWS, const int VECTORS, const Strip *strip, ptrdiff_t i)               \
+    TARGET INLINE void chains_##name(const int ROWS, const int VECTORS, const int DEPTH, const Strip *strip,           \
+                                     ptrdiff_t i)                                                                      \
     {                                                                                                                  \
-        enum { LANES = LANES_OF_float, BLOCK = TOGETHER / TERMS };                                                     \
+        enum { BLOCK = TOGETHER / TERMS };                                                                             \
         const Strip s = *strip;                                                                                        \
-        const int lanes = (int)(s.columns - (VECTORS - 1) * LANES); /* of the last vector */                           \
-        const float *a = (const float *)s.a + i * s.a_row, *b = s.b;                                                   \
-        float *y = (float *)s.y + i * s.y_row;                                                                         \
+        const float *a = (const float *)s.a + i * s.a_row, *a_next = a + s.a_k, *b = s.b;                              \
+        const ptrdiff_t depth = DEPTH ? DEPTH : s.k;                                                                   \
         ptrdiff_t k = 0;                                                                                               \
         do {                                                                                                           \
-            const ptrdiff_t end = s.k - k < BLOCK ? s.k : k + BLOCK;                                                   \
+            const ptrdiff_t end = depth - k < BLOCK ? depth : k + BLOCK;                                               \
             const int resume = s.resume || k > 0;                                                                      \
-            vector_float even[ROWS_bfloat16][VECTORS_TOGETHER], odd[ROWS_bfloat16][VECTORS_TOGETHER];                  \
+            vector_float sum[ROWS_bfloat16][WIDE_VECTORS], odd[ROWS_bfloat16][WIDE_VECTORS];                           \
             UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL_FOR (int v = 0; v < VECTORS; v++) even[r][v] = odd[r][v] = (vector_float){0};                   \
-            for (; k < end; k += 2, a += 2, b += 2 * s.b_k) {                                                          \
-                const vector_float *row = (const vector_float *)b, *next = (const vector_float *)(b + s.b_k);          \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) sum[r][v] = odd[r][v] = (vector_float){0};                    \
+            for (; k < end; k += 2, a += 2 * s.a_k, a_next += 2 * s.a_k, b += 2 * s.b_k) {                             \
+                const vector_float *here = (const vector_float *)b, *next = (const vector_float *)(b + s.b_k);         \
                 UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                  \
-                    UNROLL_FOR (int v = 0; v < VECTORS; v++) even[r][v] = STEP(even[r][v], a + r * s.a_row, row[v]);   \
+                    UNROLL_FOR (int v = 0; v < VECTORS; v++) sum[r][v] = STEP(sum[r][v], a + r * s.a_row, here[v]);    \
                 UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                  \
                     UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                           \
-                        odd[r][v] = STEP(odd[r][v], a + r * s.a_row + 1, next[v]);                                     \
+                        odd[r][v] = STEP(odd[r][v], a_next + r * s.a_row, next[v]);                                    \
             }                                                                                                          \
-            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                             \
-                    float *at = y + r * s.y_row + v * LANES;                                                           \
-                    const int is_last = v == VECTORS - 1;                                                              \
-                    vector_float sum = even[r][v] + odd[r][v];                                                         \
-                    sum = (resume ? load_float(at, is_last, lanes) : (vector_float){0}) + sum;                         \
-                    if (!is_last || lanes == LANES)                                                                    \
-                        *(vector_float *)at = sum;                                                                     \
-                    else                                                                                               \
-                        store_first_float(at, sum, lanes);                                                             \
-                }                                                                                                      \
-        } while (k < s.k);                                                                                             \
+            end_block(ROWS, VECTORS, sum, odd, &s, i, resume, end % BLOCK != 0, k >= depth);                           \
+        } while (k < depth);                                                                                           \
     }                                                                                                                  \
                                                                                                                        \
-    TARGET INLINE void rows_##name(const int VECTORS, const Strip *s)                                                  \
+    TARGET INLINE void rows_##name(const int VECTORS, const int DEPTH, const Strip *s)                                 \
     {                                                                                                                  \
         ptrdiff_t i = 0;                                                                                               \
-        for (; i + ROWS_bfloat16 <= s->rows; i += ROWS_bfloat16) chains_##name(ROWS_bfloat16, VECTORS, s, i);          \
-        for (; i + 2 <= s->rows; i += 2) chains_##name(2, VECTORS, s, i);                                              \
+        for (; i + ROWS_bfloat16 <= s->rows; i += ROWS_bfloat16) chains_##name(ROWS_bfloat16, VECTORS, DEPTH, s, i);   \
+        for (; i + 2 <= s->rows; i += 2) chains_##name(2, VECTORS, DEPTH, s, i);                                       \
         if (i < s->rows)                                                                                               \
-            chains_##name(1, VECTORS, s, i);                                                                           \
+            chains_##name(1, VECTORS, DEPTH, s, i);                                                                    \
     }                                                                                                                  \
                                                                                                                        \
     TARGET APART static void sums_##name(const Strip *s)                                                               \
     {                                                                                                                  \
         if (s->columns <= LANES_OF_float)                                                                              \
-            rows_##name(1, s);                                                                                         \
+            rows_##name(1, 0, s);                                                                                      \
+        else if (s->k == 2)                                                                                            \
+            rows_##name(VECTORS_TOGETHER, 2, s);                                                                       \
+        else if (s->k == 4)                                                                                            \
+            rows_##name(VECTORS_TOGETHER, 4, s);                                                                       \
         else                                                                                                           \
-            rows_##name(VECTORS_TOGETHER, s);                                                                          \
+            rows_##name(VECTORS_TOGETHER, 0, s);                                                                       \
     }
 
 #define MULTIPLY_ADD(sum, a, b) ((sum) + *(a) * (b))
+
 DEFINE_CHAINS(one_by_one, , 1, MULTIPLY_ADD)
 
 #ifdef HAS_BFLOAT16
 #define DOT_OF_PAIRS(sum, a, b)                                                                                        \
     (vector_float) _mm512_dpbf16_ps(sum, (__m512bh)_mm512_set1_epi32(*(const pair *)(a)), (__m512bh)(b))
 typedef int32_t pair __attribute__((may_alias));
+
 DEFINE_CHAINS(in_pairs, BFLOAT16, 2, DOT_OF_PAIRS)
 
 /* ---- strips: AMX's tiles ---- */
@@ -427,67 +475,53 @@ static void sums_in_tiles(const Strip *s)
 
 /* ---- strips ---- */
 
-/* The processor's control register of floating-point arithmetic. With the bits WITHOUT_DENORMALS, a denormal number counts as
- * 0 where it is read and where it would be the result. */
-#if defined(__x86_64__)
-enum { WITHOUT_DENORMALS = 0x8040 };
-static unsigned get_control(void) { return _mm_getcsr(); }
-static void set_control(unsigned control) { _mm_setcsr(control); }
-#elif defined(__aarch64__)
-enum { WITHOUT_DENORMALS = 1 << 24 };
-static uint64_t get_control(void)
+uint64_t begin_strips_bfloat16(void)
 {
-    uint64_t control;
-    __asm__ volatile("mrs %0, fpcr" : "=r"(control));
-    return control;
-}
-static void set_control(uint64_t control) { __asm__ volatile("msr fpcr, %0" ::"r"(control) : "memory"); }
-#else
-enum { WITHOUT_DENORMALS = 0 }; /* not known how */
-static unsigned get_control(void) { return 0; }
-static void set_control(unsigned control) { (void)control; }
-#endif
-
-void begin_strips_bfloat16(void)
-{
+    const uint64_t control = get_control();
+    set_control(control | WITHOUT_DENORMALS);
 #ifdef HAS_BFLOAT16
     if (way() == IN_TILES)
         __asm__ volatile("ldtilecfg %0" ::"m"(eight_tiles));
 #endif
+    return control;
 }
 
-void end_strips_bfloat16(void)
+void end_strips_bfloat16(uint64_t control)
 {
 #ifdef HAS_BFLOAT16
     if (way() == IN_TILES)
         __asm__ volatile("tilerelease");
 #endif
+    set_control(control);
 }
 
-/* First the sums. Then a float32 strip without terms adds the bias, and so on, with denormal numbers as they are. */
+/* Whether one of n numbers is so small that a sum with it may be denormal. Sums with 0 or with 2⁻¹⁰⁰ are not. */
+static int has_small(const float *x, ptrdiff_t n)
+{
+    typedef uint32_t word __attribute__((may_alias));
+    int found = 0;
+    for (ptrdiff_t i = 0; x && i < n; i++) found |= 2 * ((const word *)x)[i] - 1 < 0x1affffff;
+    return found;
+}
+
+/* If tiles or small biases need it, the sums come first. Then a float32 strip without terms adds the bias, and so on, with
+ * denormal numbers as they are. */
 void strip_bfloat16(const Strip *strip)
 {
-#ifdef HAS_BFLOAT16
-    if (way() == IN_TILES)
-        sums_in_tiles(strip);
-    else
-#endif
-    {
-        const uint64_t before = get_control();
-        set_control(before | WITHOUT_DENORMALS);
-#ifdef HAS_BFLOAT16
-        if (way() == IN_PAIRS)
-            sums_in_pairs(strip);
-        else
-#endif
-            sums_one_by_one(strip);
-        set_control(before);
-    }
-    if (strip->bias || strip->row_bias || strip->relu || strip->mask) {
-        Strip rest = *strip;
-        rest.k = 0;
-        rest.resume = 1;
-        strip_float(&rest);
+    const int twice =
+        way() == IN_TILES || has_small(strip->bias, strip->columns) || has_small(strip->row_bias, strip->rows);
+    Strip s = *strip;
+    if (twice)
+        s.bias = s.row_bias = s.mask = NULL, s.relu = 0;
+    BY_WAY(sums, &s);
+    if (twice && (strip->bias || strip->row_bias || strip->relu || strip->mask)) {
+        const uint64_t control = get_control();
+        s = *strip;
+        s.k = 0;
+        s.b_column = s.resume = 1;
+        set_control(control & ~WITHOUT_DENORMALS);
+        strip_float(&s);
+        set_control(control);
     }
 }
 

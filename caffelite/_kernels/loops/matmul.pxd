@@ -26,19 +26,17 @@ cdef extern from "loops/panel.h" nogil:
     enum:
         COLUMNS_bfloat16, BLOCK_COLUMNS_bfloat16, FASTEST, ONE_BY_ONE, IN_PAIRS, IN_TILES
     void strip_bfloat16(const Strip* strip)
-    void begin_strips_bfloat16()
-    void end_strips_bfloat16()
+    uint64_t begin_strips_bfloat16()
+    void end_strips_bfloat16(uint64_t control)
     Py_ssize_t depth_bfloat16(Py_ssize_t terms)
     Py_ssize_t max_terms_bfloat16()
-    void pack_rows_bfloat16(float* to, Py_ssize_t to_row, const float* x, Py_ssize_t x_row, Py_ssize_t rows,
-                            Py_ssize_t terms, Py_ssize_t stride)
+    void pack_rows_bfloat16(Strip* strip, const float* x, Py_ssize_t x_row, Py_ssize_t terms, Py_ssize_t stride)
     void pack_columns_bfloat16(float* to, const float* x, Py_ssize_t stride, Py_ssize_t columns, Py_ssize_t terms,
                                Py_ssize_t x_row)
     bint use_bfloat16(int wanted)
 
 
 cdef enum:
-    ROW_bfloat16 = BLOCK_K + 16           # of packed a; another cache line: rows don't crowd each other
     CACHE_BYTES = 4096                    # addresses so far apart share a place in the first-level cache,
     CACHE_WAYS = 8                        # which holds so many of them
 

@@ -105,7 +105,8 @@ cdef inline void plan_product(real* out, const Call* call, Py_ssize_t begin, Py_
     else:
         p.j_begin, p.j_end = begin, end
     p.y, p.a, p.b = call.operand[0], call.operand[1], call.operand[2]
-    p.is_transposed = ((M > N and 2 * N < lanes(out))
+    p.rounds = strip.rounded = real is float and call.rounds
+    p.is_transposed = ((M > N and 2 * N < lanes(out) and not p.rounds)
                        or (2 * M >= lanes(out) and p.y.stride[0] == 1 and p.y.stride[1] != 1))
     if p.is_transposed:
         p.y, p.a, p.b = transpose_operand(&p.y), transpose_operand(&p.b), transpose_operand(&p.a)
@@ -121,7 +122,6 @@ cdef inline void plan_product(real* out, const Call* call, Py_ssize_t begin, Py_
         p.in_registers = fits_registers(call.op, p)
 
     strip.b_column = 1
-    p.rounds = strip.rounded = real is float and call.rounds
     if p.rounds:                          # operands are packed in any case, to be rounded
         p.packs, p.width, p.columns, p.terms = True, COLUMNS_bfloat16, BLOCK_COLUMNS_bfloat16, max_terms_bfloat16()
         return
@@ -175,14 +175,13 @@ cdef void run_block(real* out, const Call* call, const Product* p, Strip* strip,
     cdef Py_ssize_t width = p.width, end = j + columns
     cdef const real* bias = <const real*> call.operand[3].data
     cdef Py_ssize_t first = j, depth = 0
+    cdef uint64_t control = 0
 
     strip.a = element(<const real*> p.a.data, &p.a, i, k)
     strip.a_row, strip.a_k = p.a.stride[0], p.a.stride[1]
     if p.rounds:
-        pack_rows_bfloat16(<float*> packed_a, ROW_bfloat16, <const float*> strip.a, strip.a_row, strip.rows, terms,
-                           strip.a_k)
-        strip.a, strip.a_row, strip.a_k = packed_a, ROW_bfloat16, 1
-        begin_strips_bfloat16()
+        control = begin_strips_bfloat16()
+        pack_rows_bfloat16(strip, <const float*> strip.a, strip.a_row, terms, strip.a_k)
     elif p.packs_a and columns >= PACKED_COLUMNS:
         while depth < strip.k:            # transposed: the elements of a row are neighbours
             transpose(<real*> packed_a + depth, strip.k, element(<const real*> p.a.data, &p.a, i, k + depth),
@@ -213,7 +212,7 @@ cdef void run_block(real* out, const Call* call, const Product* p, Strip* strip,
         b += width * (strip.k if p.packs else strip.b_column)
         j += width
     if p.rounds:
-        end_strips_bfloat16()
+        end_strips_bfloat16(control)
     if last and call.op != NOTHING and not p.in_registers:
         epilogue(out, call, p, i, strip.rows, first, columns)
 

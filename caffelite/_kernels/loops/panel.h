@@ -47,8 +47,8 @@ void transpose_double(double *y, ptrdiff_t stride_y, const double *x, ptrdiff_t 
 
 /* ---- operands rounded to bfloat16 (bfloat16.h) ----
  *
- * Of such a strip, `rounded` is 1, and a and b are packed: a in rows, with a_k = 1, and b in rows of COLUMNS_bfloat16, whose
- * last ones may hold anything. k is the depth, the number of packed elements. `accumulate` is 0. */
+ * Of such a strip, `rounded` is 1, and a and b are packed: b in rows of COLUMNS_bfloat16, whose last ones may hold anything.
+ * k is the depth, the number of packed elements. `accumulate` is 0. */
 enum {
     COLUMNS_bfloat16 = 2 * LANES_OF_float,
     ROWS_bfloat16 = TILE_ROWS * TILE_VECTORS / 4,
@@ -56,18 +56,18 @@ enum {
 };
 void strip_bfloat16(const Strip *strip);
 
-/* Strips are computed between these two. They set AMX's registers up, which takes some hundred cycles. */
-void begin_strips_bfloat16(void);
-void end_strips_bfloat16(void);
+/* Rows are packed and strips are computed between these two. They let denormal numbers count as 0, and set AMX's registers up,
+ * which takes some hundred cycles. */
+uint64_t begin_strips_bfloat16(void);
+void end_strips_bfloat16(uint64_t control);
 
 /* The depth of so many terms, and the largest number of terms whose depth is at most BLOCK_K. */
 ptrdiff_t depth_bfloat16(ptrdiff_t terms);
 ptrdiff_t max_terms_bfloat16(void);
 
-/* to[i][k′] = x[i · x_row + k · stride], and strip after strip to[k′][j] = x[k · x_row + j · stride], rounded, in the order
- * that strips read. Behind a row of the first, up to a vector's lanes may be overwritten. */
-void pack_rows_bfloat16(float *to, ptrdiff_t to_row, const float *x, ptrdiff_t x_row, ptrdiff_t rows, ptrdiff_t terms,
-                        ptrdiff_t stride);
+/* The strip's a[i][k′] = x[i · x_row + k · stride] in packed_a, and strip after strip to[k′][j] = x[k · x_row + j · stride],
+ * rounded, in the order that strips read. */
+void pack_rows_bfloat16(Strip *strip, const float *x, ptrdiff_t x_row, ptrdiff_t terms, ptrdiff_t stride);
 void pack_columns_bfloat16(float *to, const float *x, ptrdiff_t stride, ptrdiff_t columns, ptrdiff_t terms,
                            ptrdiff_t x_row);
 

@@ -18,8 +18,8 @@ from caffelite._kernels.loops.arithmetic cimport sum_of_products
 from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport gate_sigmoid, fast_tanh
 from caffelite._kernels.loops.matmul cimport (
-    BLOCK_K, COLUMNS_bfloat16, ROW_bfloat16, Strip, begin_strips_bfloat16, depth_bfloat16, end_strips_bfloat16,
-    max_terms_bfloat16, pack, pack_columns_bfloat16, pack_rows_bfloat16, packed_a, run_strip, strip_columns,
+    BLOCK_K, COLUMNS_bfloat16, Strip, begin_strips_bfloat16, depth_bfloat16, end_strips_bfloat16, max_terms_bfloat16,
+    pack, pack_columns_bfloat16, pack_rows_bfloat16, run_strip, strip_columns,
 )
 
 cdef enum:
@@ -155,11 +155,11 @@ cdef void multiply_rounded_rows(float* y, const float* a, const float* b, Py_ssi
     cdef Strip strip
     memset(&strip, 0, sizeof(Strip))
     strip.rounded, strip.rows, strip.runs, strip.b_column, strip.y_row = True, rows, 1, 1, N
-    strip.a, strip.a_row, strip.a_k, strip.b_k = packed_a, ROW_bfloat16, 1, width
-    begin_strips_bfloat16()
+    strip.b_k = width
+    cdef uint64_t control = begin_strips_bfloat16()
     while k < K:
         terms = min(K - k, max_terms_bfloat16())
-        pack_rows_bfloat16(<float*> packed_a, ROW_bfloat16, a + k, K, rows, terms, 1)
+        pack_rows_bfloat16(&strip, a + k, K, terms, 1)
         strip.k, strip.resume, j = depth_bfloat16(terms), accumulate or k > 0, 0
         while j < N:
             strip.columns, strip.y = min(N - j, width), y + j
@@ -168,7 +168,7 @@ cdef void multiply_rounded_rows(float* y, const float* a, const float* b, Py_ssi
             run_strip(y, &strip)
             j += width
         k += terms
-    end_strips_bfloat16()
+    end_strips_bfloat16(control)
 
 
 # ---- one row at one step ----

@@ -29,6 +29,36 @@
                 UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r][0] += a[r * a_row + k * a_k] * rows[k];                   \
     }                                                                                                                  \
                                                                                                                        \
+    /* Bias, ReLU and its mask. INTEGERS is 1 where denormal numbers count as 0: a mask of one lets pass. */           \
+    INLINE void finish_##real(const int ROWS, const int VECTORS, const int INTEGERS,                                   \
+                              vector_##real(*sum)[WIDE_VECTORS], const Strip *strip, ptrdiff_t i, int lanes)           \
+    {                                                                                                                  \
+        enum { LANES = LANES_OF_##real };                                                                              \
+        const Strip s = *strip;                                                                                        \
+        if (s.bias)                                                                                                    \
+            UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                                 \
+                const vector_##real bias = load_##real((const real *)s.bias + v * LANES, v == VECTORS - 1, lanes);     \
+                UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r][v] += bias;                                               \
+            }                                                                                                          \
+        if (s.row_bias)                                                                                                \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) sum[r][v] += ((const real *)s.row_bias)[i + r];               \
+        if (s.relu) /* a comparison gives all ones or all zeros; NaN < 0 is false */                                   \
+            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
+                    sum[r][v] = (vector_##real)(~(lanes_##real)(sum[r][v] < 0) & (lanes_##real)sum[r][v]);             \
+        if (s.mask) {                                                                                                  \
+            const real *mask = (const real *)s.mask + i * s.mask_row;                                                  \
+            UNROLL_FOR (int r = 0; r < ROWS; r++, mask += s.mask_row)                                                  \
+                UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                             \
+                    const vector_##real here = load_##real(mask + v * LANES, v == VECTORS - 1, lanes);                 \
+                    const lanes_##real bits = (lanes_##real)here;                                                      \
+                    const lanes_##real stops = INTEGERS ? (bits == 0) | (bits <= (int32_t)0xff800000) : here <= 0;     \
+                    sum[r][v] = (vector_##real)(~stops & (lanes_##real)sum[r][v]);                                     \
+                }                                                                                                      \
+        }                                                                                                              \
+    }                                                                                                                  \
+                                                                                                                       \
     /* The tile whose first row is i. ROWS and VECTORS are constants wherever this is called. */                       \
     INLINE void tile_##real(const int ROWS, const int VECTORS, const int RUNS, const Strip *strip, ptrdiff_t i)        \
     {                                                                                                                  \
@@ -73,26 +103,7 @@
                                    (int)(s.k - k));                                                                    \
         }                                                                                                              \
                                                                                                                        \
-        if (s.bias)                                                                                                    \
-            UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                                 \
-                const vector_##real bias = load_##real((const real *)s.bias + v * LANES, v == VECTORS - 1, lanes);     \
-                UNROLL_FOR (int r = 0; r < ROWS; r++) sum[r][v] += bias;                                               \
-            }                                                                                                          \
-        if (s.row_bias)                                                                                                \
-            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL_FOR (int v = 0; v < VECTORS; v++) sum[r][v] += ((const real *)s.row_bias)[i + r];               \
-        if (s.relu) /* a comparison gives all ones or all zeros; NaN < 0 is false */                                   \
-            UNROLL_FOR (int r = 0; r < ROWS; r++)                                                                      \
-                UNROLL_FOR (int v = 0; v < VECTORS; v++)                                                               \
-                    sum[r][v] = (vector_##real)(~(lanes_##real)(sum[r][v] < 0) & (lanes_##real)sum[r][v]);             \
-        if (s.mask) {                                                                                                  \
-            const real *mask = (const real *)s.mask + i * s.mask_row;                                                  \
-            UNROLL_FOR (int r = 0; r < ROWS; r++, mask += s.mask_row)                                                  \
-                UNROLL_FOR (int v = 0; v < VECTORS; v++) {                                                             \
-                    const vector_##real here = load_##real(mask + v * LANES, v == VECTORS - 1, lanes);                 \
-                    sum[r][v] = (vector_##real)(~(lanes_##real)(here <= 0) & (lanes_##real)sum[r][v]);                 \
-                }                                                                                                      \
-        }                                                                                                              \
+        finish_##real(ROWS, VECTORS, 0, sum, &s, i, lanes);                                                            \
         if (s.accumulate) {                                                                                            \
             at = y;                                                                                                    \
             UNROLL_FOR (int r = 0; r < ROWS; r++, at += s.y_row)                                                       \
