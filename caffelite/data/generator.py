@@ -166,19 +166,20 @@ class DataGenerator:
         if self.transform and y is None:
             raise ValueError("transform needs y: it takes x and y and returns them")
         self.lengths = None if lengths is None else as_lengths(lengths, self._columns())
-        self._set_up(batch_size, shuffle, drop_last, seed)
+        self._set_up(batch_size, shuffle, drop_last, _draw_words(make_rng("seed", seed)))
 
     @classmethod
     def from_batch(cls, data: Batch, batch_size: int = 32, shuffle: bool = True, seed: Any = None) -> DataGenerator:
-        """Make batches of rows that are already checked and in a model's dtype."""
+        """Make batches of rows that are checked and in a model's dtype. Without a shuffle, they need no seed."""
         self = cls.__new__(cls)
         self.column_names, self.transform, self.has_model_dtype = None, (), True
         self.x, self.y = (unpack_single(tuple(map(to_contiguous, arrays))) for arrays in (data.inputs, data.targets))
         self.sample_weight, self.lengths, self.rows = data.weights, data.lengths, data.rows
-        self._set_up(batch_size, shuffle, False, seed)
+        words = np.zeros(4, np.uint64) if seed is None and not shuffle else _draw_words(make_rng("seed", seed))
+        self._set_up(batch_size, shuffle, False, words)
         return self
 
-    def _set_up(self, batch_size: int, shuffle: bool, drop_last: bool, seed: Any) -> None:
+    def _set_up(self, batch_size: int, shuffle: bool, drop_last: bool, words: np.ndarray) -> None:
         rows = self.rows
         self.batch_size = check_positive_integer("batch_size", batch_size)
         self.shuffle, self.drop_last = check_bool("shuffle", shuffle), check_bool("drop_last", drop_last)
@@ -192,7 +193,7 @@ class DataGenerator:
         self.blocks = Blocks(columns, rows, self.batch_size) if is_out_of_core else None
         # The order of the last epoch, which the next one shuffles further; and the state of the shuffle's generator.
         self._order = np.arange(0 if is_out_of_core else rows, dtype=np.int64)
-        self._shuffle_state = _draw_words(make_rng("seed", seed))
+        self._shuffle_state = words
         # The seed of augmentations and of the order of blocks; and the number of epochs begun.
         self._seed_and_epoch = np.array([int(self._shuffle_state[0]) >> 1, 0], np.int64)
         self._merges_last = False  # see `merge_single_rows`

@@ -69,6 +69,8 @@ class OutOfCoreShardedEpochs(ShardedEpochs, OutOfCoreEpochs):
 class IterableShardedEpochs(ShardedEpochs, IterableEpochs):
     """Epochs over batches that Python makes: the same on all ranks."""
 
+    seconds = 0.0  # all ranks call the hooks of the loop after the same steps
+
     def check_equal(self, batches: list[Batch]) -> None:
         location = f"epoch {self.epoch + 1}, batch {self.batch + 1}"
         compared: list[Batch | None] = [*batches] or [None]

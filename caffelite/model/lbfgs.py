@@ -119,8 +119,8 @@ def minimize(
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, and {type(callback).__name__} needs one; use fit")
     loss = inputs.as_losses(loss)
-    # All rows as one batch.
-    (batch,) = inputs.as_batches(model, "x", x, y, sample_weight, loss, batch_size=sys.maxsize, shuffle=False)
+    given = inputs.UserData(x, y, sample_weight)
+    (batch,) = inputs.as_batches(model, given, loss, batch_size=sys.maxsize, shuffle=False)  # all rows as one batch
     inputs.remember_columns(model, column_names(x))
     objective = FlatLoss(model, loss, batch)
     history = Minimization({"loss": []})

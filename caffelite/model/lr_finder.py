@@ -101,8 +101,8 @@ def find_lr(
     elif y is None:
         raise TypeError(f"find_lr takes x and y as arrays, or a DataGenerator, got {type(x).__name__}")
     model, loss, optimizer = copy.deepcopy((model, loss, optimizer))  # together, since they share parameters
-    options = {"batch_size": batch_size}
-    batches = inputs.as_batches(model, "x", x, y, None, loss, options, batch_size=32, shuffle=True, seed=0)
+    given, options = inputs.UserData(x, y), {"batch_size": batch_size}
+    batches = inputs.as_batches(model, given, loss, options, batch_size=32, shuffle=True, seed=0)
     if inputs.trains_batch_norm(model):
         batches = merge_single_rows(batches)
     rates = schedules.exponential(low, steps - 1, high)

@@ -31,7 +31,7 @@ from caffelite.optimizers import Optimizer
 from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.fit import fit
 from caffelite.training.history import History as History
-from caffelite.training.inputs import EVAL_OPTIONS, as_batches, as_losses
+from caffelite.training.inputs import EVAL_OPTIONS, UserData, as_batches, as_losses
 from caffelite.training.metrics.base import Metric, resolve_metrics
 from caffelite.training.objective import Objective
 from caffelite.training.options import FitOptions
@@ -345,7 +345,7 @@ class Model(Container, recordable=True):
         `fit` raises.
         """
         loss, measures, options = as_losses(loss), resolve_metrics(metrics), {"batch_size": batch_size}
-        batches = as_batches(self, "x", x, y, sample_weight, loss, options, lengths=lengths, **EVAL_OPTIONS)
+        batches = as_batches(self, UserData(x, y, sample_weight, lengths), loss, options, **EVAL_OPTIONS)
         step = EvaluationStep(self, Objective(loss, measures, self._model_state.programs.warned_reasons))
         with model_precision(self.dtype, precision):
             return dict(zip(step.objective.names, Evaluation(step, batches)(), strict=True))

@@ -220,7 +220,9 @@ cdef class Runner:
                     self.check_callbacks()
             else:
                 self.record_and_optimize(function, arguments)
-            return copy_array(self._result) if type(self._result) is ndarray else tree_map(copy_array, self._result)
+            if type(self._result) is ndarray or self._result is None:
+                return copy_array(self._result)
+            return tree_map(copy_array, self._result)
         finally:
             self.lock.release()
 
@@ -321,20 +323,39 @@ def row_specs(tuple arrays):
     return tuple([(array.shape[1:], array.dtype, type(array)) for array in arrays])
 
 
+def array_specs(parts, list arrays):
+    """The shapes and dtypes of the arrays in a tuple or list, and in tuples in it; None if there is anything else.
+
+    The arrays are appended to `arrays`.
+    """
+    cdef list specs = []
+    if type(parts) is not tuple and type(parts) is not list:
+        return None
+    for part in parts:
+        if type(part) is ndarray:
+            arrays.append(part)
+            spec = part.shape, (<cnp.ndarray> part).descr
+        elif type(part) is not tuple or (spec := array_specs(part, arrays)) is None:
+            return None
+        specs.append(spec)
+    return tuple(specs)
+
+
 cdef class LockedArray:
     """Lock an array for this thread, and restore its old content at the end.
 
     (Compiled code: a Ctrl-C cannot interrupt it halfway.)
     """
-    cdef object array, lock, before
+    cdef cnp.ndarray array, before
+    cdef object lock
 
-    def __init__(self, array, lock):
+    def __init__(self, cnp.ndarray array not None, lock):
         self.array, self.lock = array, lock
 
     def __enter__(self):
         self.lock.acquire()
-        self.before = self.array.copy()
+        self.before = PyArray_NewCopy(self.array, cnp.NPY_KEEPORDER)
 
-    def __exit__(self, *exception):
-        self.array[...] = self.before
+    def __exit__(self, kind, error, traceback):
+        copy_into(self.array, self.before)
         self.lock.release()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.fork import reset_after_fork
+from caffelite import _kernels as kernels
 from caffelite._support.warnings import warn
-from caffelite.core.arrays import as_indices, positions_in, raise_bad_index
+from caffelite.core.arrays import as_indices, flat_int64, positions_in, raise_bad_index
 from caffelite.core.function import Function
 from caffelite.core.sparse import is_sparse
 from caffelite.core.tensor import Tensor
@@ -38,12 +38,31 @@ from caffelite.functions.losses.base import Loss, unwrap_penalized
 from caffelite.functions.losses.function_loss import as_loss
 from caffelite.optimizers import Optimizer
 from caffelite.program.ir import get_owner
+from caffelite.program.recording import is_internal
 from caffelite.training.objective import check_takes_weights
 from caffelite.training.options import FitOptions
 
 NO_OPTIONS: Mapping[str, Any] = MappingProxyType({})
 EVAL_OPTIONS: Mapping[str, Any] = MappingProxyType({"batch_size": 1024, "shuffle": False})  # batches of an evaluation
 UNLIMITED = np.uint64(2**64 - 1)  # as unsigned numbers, negative indices are larger than all others
+
+
+class UserData(NamedTuple):
+    """Rows x with targets, weights and lengths, as a user gives them. Without y, x makes its own batches.
+
+    `name` is the name of x in messages. Frames must have the columns `column_names`.
+    """
+
+    x: Any
+    y: Any
+    weights: Any = None
+    lengths: Any = None
+    name: str = "x"
+    column_names: ColumnNames = None
+
+    def are_rows(self) -> bool:
+        """Return whether x and y are rows and their targets."""
+        return self.y is not None and not isinstance(self.x, DataGenerator)
 
 
 # ---- batches ---------------------------------------------------------------------------------------------------------
@@ -54,17 +73,18 @@ def make_training_batches(
 ) -> tuple[Iterable[Any], Iterable[Any] | None, ColumnNames]:
     """Return the training batches, the validation batches (or None) and the column names of frames."""
     loss, validation_data = options.loss, options.validation_data
+    given = UserData(x, y, options.sample_weight, options.lengths)
     if options.validation_split != 0 and validation_data is not None:
         raise ValueError("fit takes validation_data or validation_split, not both")
-    if are_rows(x, y):
-        data, held_out, column_names = _prepare_rows(model, options, x, y, rng)
+    if given.are_rows():
+        data, held_out, column_names = _prepare_rows(model, options, given, rng)
         training: Any = DataGenerator.from_batch(data, seed=rng, **_drop_none(options.batch_options()))
     else:
         if options.class_weight is not None:
             raise ValueError("class_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
         if options.validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-        check_batches(model, "x", x, y, options.sample_weight, loss, options.batch_options(), options.lengths)
+        check_batches(model, given, loss, options.batch_options())
         column_names, training, held_out = x.column_names if isinstance(x, DataGenerator) else None, x, None
     if trains_batch_norm(model):
         training = merge_single_rows(training)
@@ -77,15 +97,15 @@ def make_training_batches(
 
 
 def _prepare_rows(
-    model: BaseModel, options: FitOptions, x: Any, y: Any, rng: np.random.Generator
+    model: BaseModel, options: FitOptions, given: UserData, rng: np.random.Generator
 ) -> tuple[Batch, Batch | None, ColumnNames]:
     """Return the training rows, the held-out validation rows (or None) and the column names of frames.
 
     Class weights count only in training.
     """
-    loss, weights, class_weights = options.loss, options.sample_weight, None
+    loss, class_weights = options.loss, None
     if options.class_weight is not None:
-        (_, y), *rest = name_targets(y)
+        (_, y), *rest = name_targets(given.y)
         if rest:
             raise ValueError(
                 f"class_weight needs a single target, got {1 + len(rest)}: give the weights of rows as sample_weight"
@@ -94,8 +114,8 @@ def _prepare_rows(
         class_weights = ClassWeights(options.class_weight, y, getattr(label_loss, "ignore", None))
     has_split = options.validation_split != 0
     if class_weights is not None and not has_split:
-        weights = class_weights.multiply(weights, y)
-    data, column_names = prepare_data(model, "x", x, y, weights, loss, lengths=options.lengths)
+        given = given._replace(weights=class_weights.multiply(given.weights, y))
+    data, column_names = prepare_data(model, given, loss)
     if not has_split:
         return data, None, column_names
     split_rng = model._model_state.find_split_rng(data.rows, rng, reseed=options.seed is not None)
@@ -114,9 +134,10 @@ def make_validation_batches(
     """Return the validation data as batches. Frames must have the columns of the training."""
     if isinstance(data, DataGenerator):
         check_columns(model, "validation_data", data.column_names, column_names)
-        return as_batches(model, "validation_data", data, None, None, loss)
+        return as_batches(model, UserData(data, None, name="validation_data"), loss)
     x, y, weights = unpack_validation_data(data, "(x, y), (x, y, weights) or a DataGenerator")
-    return as_batches(model, "validation_data's x", x, y, weights, loss, column_names=column_names, **EVAL_OPTIONS)
+    given = UserData(x, y, weights, name="validation_data's x", column_names=column_names)
+    return as_batches(model, given, loss, **EVAL_OPTIONS)
 
 
 def unpack_validation_data(data: Any, expected: str) -> tuple[Any, Any, Any]:
@@ -133,61 +154,38 @@ def unpack_validation_data(data: Any, expected: str) -> tuple[Any, Any, Any]:
 
 
 def as_batches(
-    model: BaseModel,
-    name: str,
-    x: Any,
-    y: Any,
-    weights: Any,
-    loss: Function,
-    user_options: Mapping[str, Any] = NO_OPTIONS,
-    *,
-    column_names: ColumnNames = None,
-    lengths: Any = None,
-    **options: Any,
+    model: BaseModel, given: UserData, loss: Function, user_options: Mapping[str, Any] = NO_OPTIONS, **options: Any
 ) -> Iterable[Any]:
     """Return any data that `fit` and `evaluate` take as batches. Data in memory is checked as a whole.
 
-    Frames must have the columns `column_names`. `options` are for rows in memory. `user_options` replace them
-    if they are not None. Raise ValueError if x is batches that do not follow `user_options`.
+    `options` are for rows in memory. `user_options` replace them if they are not None. Raise ValueError if x is batches
+    that do not follow `user_options`.
     """
-    if are_rows(x, y):
-        data, _ = prepare_data(model, name, x, y, weights, loss, column_names, lengths)
+    if given.are_rows():
+        data, _ = prepare_data(model, given, loss)
         return make_batches(data, {**options, **_drop_none(user_options)})
-    check_batches(model, name, x, y, weights, loss, user_options, lengths)
-    batches: Iterable[Any] = x
+    check_batches(model, given, loss, user_options)
+    batches: Iterable[Any] = given.x
     return batches
-
-
-def are_rows(x: Any, y: Any) -> bool:
-    """Return whether x and y are rows and their targets. If not, x makes its own batches."""
-    return y is not None and not isinstance(x, DataGenerator)
 
 
 def make_batches(data: Batch, options: Mapping[str, Any]) -> DataGenerator:
     """Return batches of all these rows, sorted by their lengths if they have any. They have been checked."""
-    return DataGenerator.from_batch(data, **{"seed": _unshuffled_rng().rng, **options}).sort_by_length()
+    return DataGenerator.from_batch(data, **options).sort_by_length()
 
 
-def check_batches(
-    model: BaseModel,
-    name: str,
-    x: Any,
-    y: Any,
-    weights: Any,
-    loss: Function,
-    options: Mapping[str, Any] = NO_OPTIONS,
-    lengths: Any = None,
-) -> None:
+def check_batches(model: BaseModel, given: UserData, loss: Function, options: Mapping[str, Any]) -> None:
     """Raise ValueError unless the model and loss take the DataGenerator or batches x, and x follows `options`."""
-    if weights is not None:
+    x, name = given.x, given.name
+    if given.weights is not None:
         raise ValueError("sample_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
-    if lengths is not None:
+    if given.lengths is not None:
         raise ValueError("lengths need x and y as arrays; give them to the DataGenerator, or cut the batches")
     generator = x.batches if isinstance(x, Prefetch) else x
     if isinstance(generator, DataGenerator):
         check_columns(model, name, generator.column_names)
     if isinstance(x, DataGenerator):
-        if y is not None:
+        if given.y is not None:
             raise ValueError(f"{name} is a DataGenerator, which has its own targets; leave out y")
         if x.y is None:
             raise ValueError(f"{name} is a DataGenerator without targets")
@@ -222,36 +220,12 @@ def _drop_none(options: Mapping[str, Any]) -> dict[str, Any]:
     return {option: value for option, value in options.items() if value is not None}
 
 
-class _UnshuffledRng:
-    """A random stream for rows that stay in order. It is shared: a new one takes longer than all other checks."""
-
-    def __init__(self) -> None:
-        self._after_fork()
-        reset_after_fork(self)
-
-    def _after_fork(self) -> None:
-        self.rng = np.random.default_rng(0)
-
-
-@functools.cache
-def _unshuffled_rng() -> _UnshuffledRng:
-    return _UnshuffledRng()
-
-
 # ---- rows ------------------------------------------------------------------------------------------------------------
 
 
-def prepare_data(
-    model: BaseModel,
-    name: str,
-    x: Any,
-    y: Any,
-    weights: Any,
-    loss: Function,
-    expected: ColumnNames = None,
-    lengths: Any = None,
-) -> tuple[Batch, ColumnNames]:
+def prepare_data(model: BaseModel, given: UserData, loss: Function) -> tuple[Batch, ColumnNames]:
     """Return all rows as arrays, or Sources, that the model and the loss take, and the names of `model_inputs`."""
+    x, y, weights, lengths, name, expected = given
     inputs, column_names = model_inputs(model, name, x, expected)
     targets = {target_name: read_array(a, target_name) for target_name, a in loss_targets(loss, y)}
     lengths = None if lengths is None else as_lengths(lengths, [*inputs, *targets.values()])
@@ -291,12 +265,17 @@ def prepare_batch(model: BaseModel, batch: Any, loss: Function) -> tuple[Batch, 
             f"expected batches with as many rows in x as in y, got one with x of shape {shapes[0]} and y of shape "
             f"{shapes[1]}"
         )
-    check_indices(model, "a batch's x", inputs)
-    check_targets(loss, model.shape_for(inputs, rows), y)
+    check_batch_values(model, loss, Batch(inputs, y))
     if len(batch) == 2:
         return Batch(inputs, y), column_names
     check_takes_weights(loss)
     return Batch(inputs, y, as_weights(batch[2], rows, model.dtype, "a batch's weights")), column_names
+
+
+def check_batch_values(model: BaseModel, loss: Function, batch: Batch) -> None:
+    """Raise IndexError or ValueError for a bad index or target in a batch. In a recorded step, each replay does so."""
+    check_indices(model, "a batch's x", batch.inputs)
+    check_targets(loss, model.shape_for(batch.inputs, batch.rows), batch.targets)
 
 
 def convert_generator(model: BaseModel, data: DataGenerator) -> Batch:
@@ -366,9 +345,20 @@ def check_index_limits(name: str, inputs: tuple[np.ndarray, ...], limits: list[n
     names = [f"{name}[{i}]" for i in range(len(inputs))] if len(inputs) > 1 else [name]
     for x, input_name, max_index in zip(inputs, names, limits, strict=True):
         if max_index is not None and not isinstance(x, Source):  # a Source is checked when it is read
-            indices = as_indices(x, input_name)
-            if (indices.view(np.uint64) > max_index).any():
-                raise_bad_index(input_name, max_index, x.shape, x.dtype, indices)
+            _check_limit(input_name, x, as_indices(x, input_name), max_index)
+
+
+def _check_limit(name: str, x: np.ndarray, indices: np.ndarray, max_index: np.ndarray) -> None:
+    """Raise IndexError naming the first row with an index above the largest at its place. Kernels look for it."""
+
+    def raise_error(_: np.ndarray) -> None:
+        raise_bad_index(name, max_index, x.shape, x.dtype, indices.view(np.ndarray))
+
+    rows, limits = indices.reshape(len(x), -1), max_index.reshape(-1)
+    starts = [0, *(np.flatnonzero(limits[1:] != limits[:-1]) + 1), len(limits)]  # of places with the same limit
+    for first, stop in itertools.pairwise(starts):
+        if limits[first] < UNLIMITED:
+            kernels.check_labels(flat_int64(rows[:, first:stop]), int(limits[first]) + 1, raise_error)
 
 
 def largest_indices(lookups: Iterable[tuple[Function, Sequence[Any]]], array: np.ndarray) -> np.ndarray | None:
@@ -399,6 +389,13 @@ def check_targets(loss: Function, outputs_shape: Any, targets: tuple[Any, ...]) 
     check_counts(loss, outputs, len(arrays))
     if hasattr(loss, "check_targets") and (isinstance(loss, Losses) or all(y is not None for y in arrays)):
         loss.check_targets(unpack_single(arrays), outputs_shape)
+
+
+def has_internal_check(loss: Function) -> bool:
+    """Return whether caffelite checks the targets of a loss, by kernels, and not a user's `check_targets`."""
+    losses = loss.losses if isinstance(loss, Losses) else (loss,)
+    checks = [getattr(unwrap_penalized(part), "check_targets", None) for part in losses]
+    return all(check is None or is_internal(check) for check in checks)
 
 
 def check_counts(loss: Function, outputs: int, targets: int) -> None:

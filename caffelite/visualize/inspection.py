@@ -35,7 +35,7 @@ from caffelite.functions import Sigmoid, Tanh
 from caffelite.model.model import Model
 from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.training.callbacks.advice import describe_merged
-from caffelite.training.inputs import as_losses, prepare_data
+from caffelite.training.inputs import UserData, as_losses, prepare_data
 from caffelite.visualize.graph import observe_graph
 from caffelite.visualize.plots import PALETTE
 
@@ -227,7 +227,7 @@ def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     if not isinstance(model, Model):
         raise TypeError(f"inspect takes a Model, got {model!r}")
     loss = as_losses(loss)
-    batch, _ = prepare_data(model, "inspect", x, y, None, loss)
+    batch, _ = prepare_data(model, UserData(x, y, name="inspect"), loss)
     if Source in map(type, batch.columns()):
         raise ValueError(
             "inspect takes rows in memory, some hundreds, such as x[:500]; got rows that are not in memory"

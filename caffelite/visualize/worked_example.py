@@ -15,7 +15,7 @@ from caffelite.data.generator import unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.model.model import Model
 from caffelite.model.tracing import to_list
-from caffelite.training.inputs import as_losses, check_indices, check_rows, model_inputs, prepare_data
+from caffelite.training.inputs import UserData, as_losses, check_indices, check_rows, model_inputs, prepare_data
 from caffelite.visualize.formulas import backward_formulas, format_number, forward_formulas
 from caffelite.visualize.graph import SVG, Box, Piece, build_boxes, draw_boxes, observe_graph
 
@@ -61,7 +61,7 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
         targets: tuple[np.ndarray, ...] = ()
     else:
         loss = as_losses(loss)
-        batch, _ = prepare_data(model, "trace", x, _add_row_axis(target), None, loss)
+        batch, _ = prepare_data(model, UserData(x, _add_row_axis(target), name="trace"), loss)
         inputs, targets = batch.inputs, batch.targets
     if Source in map(type, inputs) or any(len(column) != 1 for column in inputs):
         raise ValueError(f"trace takes one row, such as x[0], got {[x.shape for x in inputs]}")

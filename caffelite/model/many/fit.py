@@ -38,6 +38,7 @@ from caffelite.training.epochs.evaluation import Evaluation
 from caffelite.training.history import History
 from caffelite.training.inputs import (
     EVAL_OPTIONS,
+    UserData,
     as_losses,
     check_columns,
     check_indices,
@@ -361,7 +362,8 @@ class SharedData:
     def _check(self, parts: Parts, x: Any, y: Any, weights: Any) -> Batch:
         model, _, loss = parts
         if loss is not None:
-            return prepare_data(model, self.name, x, y, weights, loss, self.expected)[0]
+            given = UserData(x, y, weights, name=self.name, column_names=self.expected)
+            return prepare_data(model, given, loss)[0]
         inputs, _ = model_inputs(model, self.name, x)
         check_rows(model, self.name, inputs)
         check_indices(model, self.name, inputs)

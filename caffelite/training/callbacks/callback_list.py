@@ -12,6 +12,7 @@ import numpy as np
 from caffelite._kernels import EpochHook
 from caffelite._support.tracebacks import error_note
 from caffelite._support.warnings import warn
+from caffelite.data.generator import is_replayed
 from caffelite.training.callbacks.averaging import AverageWeights
 from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.checkpoint import Checkpoint
@@ -47,6 +48,7 @@ class CallbackList(LoopHook):
         self._between_steps = sorted(
             self._select("between_steps"), key=lambda callback: not hasattr(callback, "steps_done")
         )
+        self._max_steps: float = math.inf  # between two calls of `between_steps`
         self._begun_callbacks: list[Any] = []
         self.should_stop = False  # whether one of them has ended the training
 
@@ -58,6 +60,8 @@ class CallbackList(LoopHook):
         """Set the training, and what restores a checkpoint's states when the callbacks have begun. Return self."""
         self._training: Training | None = training
         self._restore = restore
+        if not is_replayed(training.batches) and not all(hasattr(c, "steps_until_due") for c in self._between_steps):
+            self._max_steps = 1  # they are called after each batch that Python makes
         return self
 
     def begin(self) -> bool:
@@ -87,7 +91,7 @@ class CallbackList(LoopHook):
         return done + 1
 
     def steps_until_due(self) -> float:
-        return min([callback.steps_until_due() for callback in self._step_timers], default=math.inf)
+        return min([self._max_steps, *[float(callback.steps_until_due()) for callback in self._step_timers]])
 
     def step(self, count: int, loss: Callable[[], float]) -> None:
         if count > 0:
