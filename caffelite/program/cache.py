@@ -21,7 +21,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.fork import reset_after_fork
 from caffelite.program.buckets import RowBuckets
-from caffelite.program.program import Program
+from caffelite.program.program import SMALL_MEMORY, Program
 from caffelite.program.runner import LockedArray
 
 MEMORY_BUDGET = 64 << 20  # bytes for all Programs of a model
@@ -30,7 +30,6 @@ MEMORY_BUDGET = 64 << 20  # bytes for all Programs of a model
 MIN_PROGRAMS, MAX_PROGRAMS = 4, 1024
 PREDICT_LIMITS = (2, 16)
 OTHER_LIMITS = {"outputs": PREDICT_LIMITS, "fetch, cut and step": (32, MAX_PROGRAMS)}
-SMALL_MEMORY = 1 << 20  # bytes; Programs that take no more together are all kept
 STALE_REQUESTS = 1000  # requests; a Program that none of the last ones used may be dropped
 
 

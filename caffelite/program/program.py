@@ -13,7 +13,7 @@ whose operands are addresses in memory (`ir.pyx`). A few passes improve the list
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -32,9 +32,12 @@ from caffelite.program.ir import Instruction, RecordedStep, get_owner
 from caffelite.program.labels import describe_call
 from caffelite.program.obstacle import Obstacle
 from caffelite.program.passes import PASSES
+from caffelite.program.passes.place_temporaries import first_address
 from caffelite.program.recording import Recording
 from caffelite.program.runner import Runner, SideEffect, TensorGuard, tree_map, unwrap_tensors
 from caffelite.program.timeline import Stage, measure_stages
+
+SMALL_MEMORY = 1 << 20  # bytes; Programs that take no more together are all kept as they are
 
 
 class Program(Runner):
@@ -150,10 +153,30 @@ class Program(Runner):
                 for run_pass in PASSES:
                     step = run_pass(step)
                     self._add_stage(f"after {getattr(run_pass, '__name__', repr(run_pass))}", step)
-                step = _place_remaining(step)
+                step, self._block_number = _place_remaining(step), num_external
                 self.nbytes = sum(x.nbytes for x in (*self.inputs, *step.memory[num_external:]))
                 self._step, self._is_optimized = step, True
             return self._step
+
+    @property
+    def block(self) -> np.ndarray:
+        """The memory of its temporaries."""
+        memory: np.ndarray = self.optimize().memory[self._block_number]
+        return memory
+
+    def move_temporaries(self, block: np.ndarray, is_owner: bool) -> None:
+        """Use a block of Programs that never run at the same time. It is large enough, and counts for its owner."""
+        with self.lock:
+            step, old = self.optimize(), self.block
+            self.nbytes = sum(x.nbytes for x in self.inputs) + is_owner * block.nbytes
+            if block is old:
+                return
+            distance = first_address(block) - first_address(old)
+            for buffer in {operand.buffer for _, operand in step.operands() if operand.buffer.is_temporary}:
+                assert buffer.address is not None  # all are placed
+                buffer.address += distance
+            step.memory[self._block_number] = block
+            self.drop_replay()
 
     def make_replay(self) -> kernels.Replay:
         """Return the step's calls, ready to run."""
@@ -264,6 +287,19 @@ def capture(function: Callable[..., Any], *example_arrays: Any) -> Program:
     program = Program(function, strict=True)
     program.first = program(*example_arrays)
     return program
+
+
+def share_temporaries(programs: Iterable[Program]) -> None:
+    """Let Programs that never run at the same time use one block for temporaries, the largest, unless all are small.
+
+    A Program that calls Python keeps its own: this Python may run another one.
+    """
+    sharing = [p for p in programs if all(isinstance(call, Instruction) for call in p.optimize().instructions)]
+    blocks = {id(block): block for block in [program.block for program in sharing]}
+    if len(blocks) > 1 and sum(map(len, blocks.values())) > SMALL_MEMORY:
+        largest = max(blocks.values(), key=len)
+        for i, program in enumerate(sharing):
+            program.move_temporaries(largest, is_owner=i == 0)
 
 
 def _place_remaining(step: RecordedStep) -> RecordedStep:

@@ -25,6 +25,7 @@ class Runner:
     calls_python: bool
     @property
     def replay(self) -> kernels.Replay: ...
+    def drop_replay(self) -> None: ...
     def set_recording(
         self,
         inputs: list[np.ndarray],

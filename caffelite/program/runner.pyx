@@ -176,6 +176,10 @@ cdef class Runner:
                 self._replay = self.make_replay()
             return self._replay
 
+    def drop_replay(self):
+        """Make a new replay when it is needed next, because memory has moved."""
+        self._replay = None
+
     def set_recording(self, list inputs, result, list guards, list attributes, list effects):
         """Keep a recording: its inputs and results, the state that it needs, and the changes that it makes."""
         self._replay, self.inputs, self._result = None, inputs, tree_map(to_ndarray, result)

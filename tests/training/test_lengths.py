@@ -7,7 +7,7 @@ from caffelite.callbacks import Checkpoint, EarlyStopping
 import caffelite as cl
 from caffelite.data.lengths import MAX_WIDTHS, choose_widths
 from caffelite.program import Program, cache
-from caffelite.training.epochs import in_memory
+from caffelite.training.epochs import by_length, in_memory
 from tests.conftest import bits, train
 from tests.training.callback_data import StopAt, StopTraining
 
@@ -131,6 +131,33 @@ def test_all_recordings_are_kept(monkeypatch):
     model = make_sequence()
     train(model, X, Y, lengths=LENGTHS, batch_size=8, epochs=3)
     assert num_recordings(model) > 10
+
+
+class Halved(cl.Function):
+    """It computes in NumPy, so each replay calls Python."""
+
+    def forward(self, x):
+        return x / 2
+
+    def backward(self, dy):
+        return dy / 2
+
+
+@pytest.mark.parametrize(("calls_python", "shares"), [(False, True), (True, False)])
+def test_widths_share_one_block_of_temporaries_unless_they_call_python(monkeypatch, calls_python, shares):
+    def fit():
+        layers = [cl.Embedding(9, 64), cl.Linear(64, 128), *[Halved()] * calls_python, cl.ReLU(), cl.Linear(128, 5)]
+        model = cl.Model(layers, seed=0)
+        train(model, np.tile(X, 8), np.tile(Y, 8), lengths=8 * LENGTHS, batch_size=16, epochs=4)
+        return model, [p for p in model._model_state.programs._programs.values() if p.is_recorded]
+
+    model, programs = fit()
+    monkeypatch.setattr(by_length, "share_temporaries", list)
+    other, programs_apart = fit()
+    sizes, sizes_apart = ([p.nbytes for p in group] for group in (programs, programs_apart))
+    assert bits(model) == bits(other)
+    assert sum(sizes_apart) > 4 * max(sizes_apart) > 4 * cache.SMALL_MEMORY
+    assert (sum(sizes) < 2 * max(sizes)) == shares == (len({id(p.block) for p in programs}) == 1)
 
 
 def test_each_epoch_has_each_row_once_in_other_batches_which_the_seed_draws():

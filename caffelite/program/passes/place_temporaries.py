@@ -61,7 +61,13 @@ def aligned_size(buffer: Buffer) -> int:
 def make_block(size: int) -> tuple[np.ndarray, int]:
     """Return memory for `size` bytes, filled with NaN, and its first aligned address."""
     block = np.full(size + ALIGNMENT, 0xFF, dtype=np.uint8)
-    return block, -(-kernels.address(block) // ALIGNMENT) * ALIGNMENT
+    return block, first_address(block)
+
+
+def first_address(block: np.ndarray) -> int:
+    """Return the first aligned address in a block."""
+    address: int = kernels.address(block)
+    return -(-address // ALIGNMENT) * ALIGNMENT
 
 
 def _add_gap(gaps: list[tuple[int, int]], offset: int, size: int) -> list[tuple[int, int]]:

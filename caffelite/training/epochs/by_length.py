@@ -12,6 +12,7 @@ import numpy as np
 
 from caffelite.data.lengths import MAX_WIDTHS, choose_widths, follow_lengths
 from caffelite.program import Program
+from caffelite.program.program import share_temporaries
 from caffelite.training.epochs.in_memory import InMemoryEpochs
 
 
@@ -71,6 +72,10 @@ class LengthEpochs(InMemoryEpochs):
         if not self.generator.shuffle and all(len(rows) == len(order) for rows in epoch_rows.values()):
             epoch_rows = {name: rows[order.argsort()] for name, rows in epoch_rows.items()}
         return super().compute_results(sums, epoch_rows)
+
+    def _set_programs(self, programs: list[Program], current: list[Program]) -> None:
+        share_temporaries(current)  # a batch has one width
+        super()._set_programs(programs, current)
 
     def _record(self, programs: list[Program], form: int) -> None:
         """Take the next step, and record it. It is the same step for all widths, so it confirms their recordings."""
