@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any
 
 import numpy as np
 
@@ -25,9 +26,13 @@ class error_note:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if error is not None and isinstance(error, Exception) and _has_user_code(traceback):
-            notes = [*getattr(error, "__notes__", ()), self.what()]
-            error.__notes__ = notes  # like `add_note`, which Python 3.10 does not have
+        if isinstance(error, Exception) and has_user_code(traceback):
+            add_note(error, self.what())
+
+
+def add_note(error: Any, text: str) -> None:
+    """Add a note to an exception, also in Python 3.10."""
+    error.__notes__ = [*getattr(error, "__notes__", ()), text]
 
 
 class short_traceback:
@@ -43,11 +48,12 @@ class short_traceback:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: TracebackType | None) -> None:
-        if isinstance(error, Exception) and _has_user_code(traceback):
+        if isinstance(error, Exception) and has_user_code(traceback):
             error.__traceback__ = _without_inner_frames(traceback, self.shown)
 
 
-def _has_user_code(traceback: TracebackType | None) -> bool:
+def has_user_code(traceback: TracebackType | None) -> bool:
+    """Return whether a traceback goes through the user's code."""
     while traceback is not None:
         if _is_user_code(traceback):
             return True
@@ -66,6 +72,6 @@ def _without_inner_frames(traceback: TracebackType | None, shown: str) -> Traceb
         return None
     file, following = traceback.tb_frame.f_code.co_filename, _without_inner_frames(traceback.tb_next, shown)
     is_own = file.startswith(PACKAGE) or file.endswith(".pyx")
-    if is_own and file != shown and _has_user_code(traceback.tb_next):
+    if is_own and file != shown and has_user_code(traceback.tb_next):
         return following
     return TracebackType(following, traceback.tb_frame, traceback.tb_lasti, traceback.tb_lineno)

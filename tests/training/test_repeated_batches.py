@@ -55,6 +55,7 @@ class TwoInputs(cl.Model):
 def raised_error(model, batches):
     with pytest.raises((ValueError, IndexError)) as error:
         train(model, batches)
+    assert error.value.__notes__ == [f"in the making of epoch 1, batch {len(batches)}, called by fit"]
     return str(error.value)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.interrupts import Interrupts
-from caffelite._support.tracebacks import error_note
+from caffelite._support.tracebacks import add_note, error_note, has_user_code
 from caffelite.core.arrays import FLOATS
 from caffelite.core.shard import PartialShard
 from caffelite.core.sparse import to_row_array
@@ -88,7 +88,7 @@ class IterableEpochs(Epochs):
         try:
             batches = self._next_batches()
         except Exception:  # only now: to enter a context takes longer than to find the step
-            with error_note(lambda: f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"):
+            with error_note(self._describe_batch):
                 raise
         if self.step.is_training:
             self.check_equal(batches)
@@ -101,13 +101,19 @@ class IterableEpochs(Epochs):
         with self.interrupts.defer():
             try:
                 self.run_step(batches, self.accumulator)
-            except Exception:
+            except Exception as error:
+                is_bad_value = self.program is not None and isinstance(error, IndexError | ValueError)
+                if is_bad_value and not has_user_code(error.__traceback__):  # a replay has found it
+                    add_note(error, self._describe_batch())
                 with annotate_step(self.position, batches, self.step):
                     raise
             self.batch += len(batches)
             self.steps += 1
         if self.step.is_training:
             self.end_step()
+
+    def _describe_batch(self) -> str:
+        return f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"
 
     @property
     def position(self) -> Position:
