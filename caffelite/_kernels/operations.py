@@ -134,10 +134,7 @@ KERNELS = [
         returns_derivative=True,
     ),
     KernelRow(
-        "gelu_tanh(a)",
-        70,
-        "y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and dy/da.",
-        returns_derivative=True,
+        "gelu_tanh(a)", 70, "y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and dy/da.", returns_derivative=True
     ),
     KernelRow("softplus(a)", 130, "y = log(1 + exp a)."),
     KernelRow("softplus_grad(dy, x)", 60, "dx = dy sigmoid(x)."),
@@ -161,15 +158,7 @@ OPERATIONS = [
     Operation("Negative", "Neg", "-{x}"),
     Operation("Exp", "Exp", "expf({x})", "exp", "multiply", "y", "eˣ", "y"),
     Operation(
-        "Log",
-        "Log",
-        "logf({x})",
-        "log",
-        "divide",
-        "x",
-        "ln x, the natural logarithm",
-        "1 / x",
-        "−inf for 0, NaN below",
+        "Log", "Log", "logf({x})", "log", "divide", "x", "ln x, the natural logarithm", "1 / x", "−inf for 0, NaN below"
     ),
     Operation("Sqrt", "Sqrt", "sqrtf({x})", "sqrt", "sqrt_grad", "y", "√x", "1 / 2y", "NaN below 0"),
     Operation("Cbrt", write_cbrt, "cbrtf({x})", "cbrt", "cbrt_grad", "y", "∛x", "1 / 3y²", "inf at 0"),

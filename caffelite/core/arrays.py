@@ -178,12 +178,6 @@ def private_copy(data: Any) -> Any:
     return data.copy() if isinstance(data, np.ndarray) and kernels.recorder() is None else data
 
 
-def match_shape(targets: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Reshape targets to the outputs' shape if only axes of length 1 differ, such as (n,) and (n, 1)."""
-    has_same_lengths = [n for n in targets.shape if n != 1] == [n for n in shape if n != 1]
-    return targets.reshape(shape) if has_same_lengths and targets.shape != shape else targets
-
-
 def normalize_axes(axis: int | tuple[int, ...] | None, ndim: int) -> tuple[int, ...]:
     """Return the axes as a tuple, counted from 0; None is all. ValueError if an axis does not exist or comes twice."""
     if axis is None:

@@ -62,10 +62,7 @@ def autograd(answer: Any) -> None:
     check_derivatives("a doubled 20 times", total, [a], 2.0**20, [2.0**20])
 
 
-@exercise(
-    "The velocity: v = mu · v + g. The step: w = w − lr · v.",
-    "return w - lr * v, v, with the new v.",
-)
+@exercise("The velocity: v = mu · v + g. The step: w = w − lr · v.", "return w - lr * v, v, with the new v.")
 def momentum(answer: Any) -> None:
     """Write `momentum(w, g, v, lr, mu)`: a step of gradient descent with momentum. Return the new w and the new v.
 

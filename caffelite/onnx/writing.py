@@ -257,10 +257,7 @@ class Writer:
         )
         opsets = [helper.make_opsetid("", OPSET)]
         return helper.make_model(
-            graph,
-            opset_imports=opsets,
-            ir_version=helper.find_min_ir_version_for(opsets),
-            producer_name="caffelite",
+            graph, opset_imports=opsets, ir_version=helper.find_min_ir_version_for(opsets), producer_name="caffelite"
         )
 
 

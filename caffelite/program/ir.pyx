@@ -31,6 +31,11 @@ cdef class Buffer:
         self.address, self.written, self.early_read = <Py_ssize_t> cnp.PyArray_DATA(owner), False, None
 
 
+cdef tuple make_tuple(int n, const cnp.npy_intp* numbers):
+    """The shape or the strides of an array. (The attributes of an array in a recorded step take ten times as long.)"""
+    return tuple([numbers[i] for i in range(n)])
+
+
 cdef class Operand:
     """The place of a call's operand in memory, with its shape and dtype."""
     cdef readonly Buffer buffer
@@ -42,7 +47,8 @@ cdef class Operand:
 
     def __init__(self, Buffer buffer not None, cnp.ndarray array not None):
         self.buffer, self.offset = buffer, <Py_ssize_t> cnp.PyArray_DATA(array) - <Py_ssize_t> buffer.address
-        self.shape, self.strides = (<object> array).shape, (<object> array).strides
+        self.shape = make_tuple(cnp.PyArray_NDIM(array), cnp.PyArray_DIMS(array))
+        self.strides = make_tuple(cnp.PyArray_NDIM(array), cnp.PyArray_STRIDES(array))
         self.dtype, self.nbytes = array.descr, cnp.PyArray_NBYTES(array)
 
     def __eq__(self, other):
@@ -189,6 +195,20 @@ def lower_entries(list entries):
         if isinstance(entry, RecordedCall):
             (<RecordedCall> entry).arrays = ()
     return RecordedStep(instructions, memory), list(buffers.values())
+
+
+def written_ids(list entries):
+    """The ids of the arrays into which these calls write; for a view, the id of its memory's owner."""
+    cdef RecordedCall call
+    cdef set ids = set()
+    cdef int i
+    for entry in entries:
+        if isinstance(entry, RecordedCall):
+            call = entry
+            for i in range(len(call.arrays)):
+                if call.writes >> i & 1 and call.arrays[i] is not None:
+                    ids.add(id(get_owner(call.arrays[i])))
+    return ids
 
 
 cpdef get_owner(array):

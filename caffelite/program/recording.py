@@ -20,7 +20,7 @@ from caffelite.core.python_callback import PythonCallback
 from caffelite.core.tensor import Tensor
 from caffelite.program.captured_step import CapturedStep, ForeignArray, TensorSnapshot, hash_values
 from caffelite.program.guards.code import ITEM_ASSIGNMENT
-from caffelite.program.ir import get_owner, lower_entries
+from caffelite.program.ir import get_owner, lower_entries, written_ids
 from caffelite.program.obstacle import Obstacle
 
 # NumPy's functions that make a plain array of a recorded one, and do not tell it.
@@ -117,11 +117,8 @@ class Recording(kernels.Recorder):
         self._guards.add(code)
 
     def _written_ids(self) -> set[int]:
-        """Return the ids of the arrays that kernels wrote into; for a view, the id of its memory's owner."""
-        for entry in self.entries[self._num_seen :]:
-            if isinstance(entry, kernels.RecordedCall):
-                arrays = [array for i, array in enumerate(entry.arrays) if entry.writes >> i & 1]
-                self._written.update([id(get_owner(array)) for array in arrays if array is not None])
+        """Return the ids of the arrays that kernels wrote into so far."""
+        self._written |= written_ids(self.entries[self._num_seen :])
         self._num_seen = len(self.entries)
         return self._written
 

@@ -9,7 +9,6 @@ from caffelite.core.arrays import (
     as_real,
     check_nonnegative,
     check_positive_integer,
-    match_shape,
     normalize_axes,
     positions_in,
 )
@@ -117,18 +116,6 @@ def test_a_view_has_the_places_of_its_elements(dtype):
     for index in (..., (slice(None), 2), (slice(None, None, -2), slice(1, 3), slice(None, None, 3)), (1, ..., 3)):
         assert np.array_equal(positions_in(array, array[index]), numbers[index])
         assert np.array_equal(positions_in(array, array[index].T), numbers[index].T)
-
-
-def test_targets_take_the_shape_of_outputs_if_only_axes_of_length_1_differ():
-    for targets, outputs, expected in (
-        ((3,), (3, 1), (3, 1)),
-        ((3, 1), (3,), (3,)),
-        ((1,), (1, 1), (1, 1)),
-        ((3, 2), (3, 2, 1), (3, 2, 1)),
-        ((3,), (3, 4), (3,)),
-        ((3, 2, 4), (3, 4, 2), (3, 2, 4)),  # as many elements, but others
-    ):
-        assert match_shape(np.zeros(targets), outputs).shape == expected
 
 
 @pytest.mark.parametrize("axis", [2**31, -(2**31) - 1, 2**64, (0, 2**64)])

@@ -133,7 +133,7 @@ def test_all_recordings_are_kept(monkeypatch):
     assert num_recordings(model) > 10
 
 
-class Halved(cl.Function):
+class NumpyHalf(cl.Function):
     """It computes in NumPy, so each replay calls Python."""
 
     def forward(self, x):
@@ -146,7 +146,7 @@ class Halved(cl.Function):
 @pytest.mark.parametrize(("calls_python", "shares"), [(False, True), (True, False)])
 def test_widths_share_one_block_of_temporaries_unless_they_call_python(monkeypatch, calls_python, shares):
     def fit():
-        layers = [cl.Embedding(9, 64), cl.Linear(64, 128), *[Halved()] * calls_python, cl.ReLU(), cl.Linear(128, 5)]
+        layers = [cl.Embedding(9, 64), cl.Linear(64, 128), *[NumpyHalf()] * calls_python, cl.ReLU(), cl.Linear(128, 5)]
         model = cl.Model(layers, seed=0)
         train(model, np.tile(X, 8), np.tile(Y, 8), lengths=8 * LENGTHS, batch_size=16, epochs=4)
         return model, [p for p in model._model_state.programs._programs.values() if p.is_recorded]

@@ -11,7 +11,7 @@ from tests.training.columns import TARGETS, A, B, X, Y, pairs
 
 
 @pytest.fixture
-def prepared(monkeypatch):
+def checked_batches(monkeypatch):
     """Return a list that gets the batches that pass all checks in Python."""
     batches, prepare = [], iterable.prepare_batch
     monkeypatch.setattr(iterable, "prepare_batch", lambda *given: batches.append(given[1]) or prepare(*given))
@@ -23,23 +23,23 @@ def cut(*columns, size=20):
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int8])
-def test_a_shape_is_checked_once_and_the_bits_are_those_without_batches(prepared, dtype):
+def test_a_shape_is_checked_once_and_the_bits_are_those_without_batches(checked_batches, dtype):
     model, other = classifier(2, 16, 3), classifier(2, 16, 3)
     rows = (10 * X).astype(dtype)
     history = train(model, cut(rows, Y, size=25), epochs=4)
-    assert [len(batch[0]) for batch in prepared] == [25, 10]
+    assert [len(batch[0]) for batch in checked_batches] == [25, 10]
     assert history == train(other, rows, Y, batch_size=25, shuffle=False, epochs=4)
     assert bits(model) == bits(other)
 
 
-def test_batches_of_several_inputs_with_weights_are_checked_once(prepared):
+def test_batches_of_several_inputs_with_weights_are_checked_once(checked_batches):
     weights, runs = np.tile(np.float32([1, 2, 0.5]), 10), []
     in_memory = cl.DataGenerator((A, B), TARGETS, sample_weight=weights, batch_size=10, shuffle=False)
     for batches in ([*pairs(10, weights)], in_memory):
         model = TwoInputs(seed=0)
         optimizer = cl.SGD(model.parameters(), lr=0.1)
         runs.append((model.fit(batches, loss=cl.MSELoss(), optimizer=optimizer, epochs=3, verbose=0), bits(model)))
-    assert len(prepared) == 1
+    assert len(checked_batches) == 1
     assert runs[0] == runs[1]
 
 
@@ -103,18 +103,18 @@ def test_bad_weights_in_a_later_batch_raise_and_weights_of_zero_skip_it():
 def test_a_users_own_check_sees_each_batch():
     seen = []
 
-    class Checked(cl.SoftmaxLoss, recordable=True):
+    class LossWithCheck(cl.SoftmaxLoss, recordable=True):
         def check_targets(self, targets, scores_shape):
             seen.append(targets.sum())
             super().check_targets(targets, scores_shape)
 
     model = classifier(2, 3)
     batches = cut(X, Y)
-    model.fit(batches, loss=Checked(), optimizer=cl.SGD(model.parameters(), lr=0.1), epochs=2, verbose=0)
+    model.fit(batches, loss=LossWithCheck(), optimizer=cl.SGD(model.parameters(), lr=0.1), epochs=2, verbose=0)
     assert seen == [y.sum() for _, y in batches] * 2
 
 
-def test_a_model_that_grows_between_batches_gets_its_checks_again(prepared):
+def test_a_model_that_grows_between_batches_gets_its_checks_again(checked_batches):
     model = cl.Model([cl.Linear(2, 3)], seed=0)
     optimizer = cl.SGD(model.parameters(), lr=0.1)
 
@@ -124,7 +124,7 @@ def test_a_model_that_grows_between_batches_gets_its_checks_again(prepared):
         yield from cut(X, Y)
 
     model.fit(batches(), loss=cl.SoftmaxLoss(), optimizer=optimizer, verbose=0)
-    assert len(prepared) == 2
+    assert len(checked_batches) == 2
 
 
 def test_callbacks_that_wait_for_a_step_get_it_and_the_others_each_batch(monkeypatch):

@@ -173,9 +173,7 @@ def axis_finder(kind: Any) -> Finder:
     return find
 
 
-GROUPS: dict[str, list[Finder]] = {
-    "Mul": [find_silu, find_gelu],
-}
+GROUPS: dict[str, list[Finder]] = {"Mul": [find_silu, find_gelu]}
 
 SINGLE_NODES: dict[str, list[Finder]] = {
     "Relu": [simple_finder(lambda node: functions.ReLU())],

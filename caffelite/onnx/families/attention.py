@@ -76,9 +76,7 @@ def _rotate(g: Writer, f: Any, x: str, length: int | None) -> str:
     return g.node("Add", g.node("Mul", x, g.constant(np.cos(angles).astype(g.dtype))), rotated)
 
 
-RULES: dict[type, Rule] = {
-    functions.MultiHeadAttention: write_attention,
-}
+RULES: dict[type, Rule] = {functions.MultiHeadAttention: write_attention}
 
 
 # ---- what nodes compute ---------------------------------------------------------------------------------------------
@@ -169,6 +167,4 @@ def _less_equal(node: Node, a: Any, b: Any) -> Any:
     return numpy_op(np.less_equal, operator="LessOrEqual")(node, a, b)
 
 
-OPERATORS: dict[str, Operator] = {
-    "Attention": compute_attention,
-}
+OPERATORS: dict[str, Operator] = {"Attention": compute_attention}

@@ -187,9 +187,7 @@ def find_dropout(g: NodeGraph, node: Node) -> Node | None:
     return None if ratio is None else g.layer(node, lambda: functions.Dropout(shortest_decimal(ratio)), node.inputs[:1])
 
 
-GROUPS: dict[str, list[Finder]] = {
-    "Add": [find_matmul_add, find_positional_encoding],
-}
+GROUPS: dict[str, list[Finder]] = {"Add": [find_matmul_add, find_positional_encoding]}
 
 SINGLE_NODES: dict[str, list[Finder]] = {
     "MatMul": [find_matmul],
@@ -234,8 +232,4 @@ def einsum_terms(node: Node) -> list[str]:
     return [*terms, result]
 
 
-OPERATORS: dict[str, Operator] = {
-    "MatMul": lambda node, a, b: a @ b,
-    "Gemm": compute_gemm,
-    "Einsum": compute_einsum,
-}
+OPERATORS: dict[str, Operator] = {"MatMul": lambda node, a, b: a @ b, "Gemm": compute_gemm, "Einsum": compute_einsum}

@@ -14,10 +14,7 @@ from caffelite.functions.arithmetic import as_tensor
 from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator
 
 #: The Functions of a classifier after its scores.
-LINKS: dict[str, Callable[[], Function]] = {
-    "LOGISTIC": functions.Sigmoid,
-    "SOFTMAX": lambda: functions.Softmax(1),
-}
+LINKS: dict[str, Callable[[], Function]] = {"LOGISTIC": functions.Sigmoid, "SOFTMAX": lambda: functions.Softmax(1)}
 
 
 # ---- nodes, as layers -----------------------------------------------------------------------------------------------

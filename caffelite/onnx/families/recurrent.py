@@ -267,9 +267,6 @@ def _is_zero(g: NodeGraph, name: str) -> bool:
     return not name or (name in g.constants and not g.constants[name].any())
 
 
-GROUPS: dict[str, list[Finder]] = {
-    "Transpose": [find_all_states],
-    "Squeeze": [find_last_state],
-}
+GROUPS: dict[str, list[Finder]] = {"Transpose": [find_all_states], "Squeeze": [find_last_state]}
 
 SINGLE_NODES: dict[str, list[Finder]] = {operator: [find_recurrence] for operator in RECURRENT}

@@ -26,9 +26,7 @@ def write_upsample(g: Writer, f: Any, x: Value) -> str:
     )
 
 
-RULES: dict[type, Rule] = {
-    functions.Upsample: write_upsample,
-}
+RULES: dict[type, Rule] = {functions.Upsample: write_upsample}
 
 
 # ---- nodes, as layers -----------------------------------------------------------------------------------------------

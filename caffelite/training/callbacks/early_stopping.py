@@ -229,12 +229,7 @@ class ReduceLROnPlateau(Monitor):
     """
 
     def __init__(
-        self,
-        monitor: str = "val_loss",
-        factor: float = 0.1,
-        patience: int = 5,
-        mode: str = "auto",
-        min_lr: float = 0.0,
+        self, monitor: str = "val_loss", factor: float = 0.1, patience: int = 5, mode: str = "auto", min_lr: float = 0.0
     ) -> None:
         super().__init__(monitor, patience, mode=mode)
         self.factor = check_positive("factor", factor, 1.0)

@@ -26,7 +26,6 @@ from caffelite.data.generator import Batch, Layout, is_replayed, start_epoch
 from caffelite.functions import Losses
 from caffelite.functions.indexing import concatenate
 from caffelite.training.epochs.base import EpochAccumulator, warn_of_untrained
-from caffelite.training.epochs.divergence import Position
 from caffelite.training.epochs.iterable import IterableEpochs
 from caffelite.training.step import Step
 
@@ -125,10 +124,6 @@ def _concat_outputs(outputs: list[Any]) -> Any:
 
 class AccumulationEpochs(IterableEpochs):
     """Epochs over an iterable of batches, several for each step. A batch whose weights are all 0 is left out."""
-
-    @property
-    def position(self) -> Position:
-        return Position(self.epoch, self.batch // self.step.batches_per_step)
 
     def _next_batches(self) -> list[Batch]:
         if self.rest is None:

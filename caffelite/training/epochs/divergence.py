@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,15 +16,8 @@ from caffelite.optimizers import TrainingDiverged
 from caffelite.training.step import Step
 
 
-class Position(NamedTuple):
-    """The position of a training: epoch and batch, counted from 0."""
-
-    epoch: int
-    batch: int
-
-
 class annotate_step(error_note):
-    """A context for a step: adds the epoch and the batch of `position`, counted from 1, to an exception.
+    """A context for a step: adds `epoch` and `batch` of `position`, counted from 1, to an exception.
 
     For TrainingDiverged it adds the reason: data or a parameter that is not finite. Otherwise it suggests a smaller
     learning rate. It also names the first gradient that was not finite.
@@ -34,7 +27,8 @@ class annotate_step(error_note):
         self.position, self.batches, self.step, self.model = position, batches, step, step.model
 
     def location(self) -> str:
-        return f"epoch {self.position.epoch + 1}, {self.step.unit} {self.position.batch + 1}"
+        number = self.position.batch // self.step.batches_per_step + 1
+        return f"epoch {self.position.epoch + 1}, {self.step.unit} {number}"
 
     def what(self) -> str:
         return (

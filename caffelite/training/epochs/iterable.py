@@ -23,14 +23,14 @@ from caffelite.program import Program
 from caffelite.program.cache import MAX_PROGRAMS
 from caffelite.program.runner import array_specs
 from caffelite.training.epochs.base import EpochAccumulator, Epochs, EpochState, concat_rows, name_rows
-from caffelite.training.epochs.divergence import Position, annotate_step
+from caffelite.training.epochs.divergence import annotate_step
 from caffelite.training.epochs.in_memory import REPLAY_SECONDS
 from caffelite.training.inputs import check_batch_values, has_internal_check, prepare_batch, remember_columns
 from caffelite.training.step import Step
 
 
 class BatchKind:
-    """What a batch has shown for all batches of the same shapes and dtypes. Only values are still to be checked."""
+    """A batch that passed all checks. Of others with its shapes and dtypes, only values are still to be checked."""
 
     def __init__(self, batch: Batch) -> None:
         self.layout, self.dtypes = batch.layout(), [column.dtype for column in batch.columns()]
@@ -105,7 +105,7 @@ class IterableEpochs(Epochs):
                 is_bad_value = self.program is not None and isinstance(error, IndexError | ValueError)
                 if is_bad_value and not has_user_code(error.__traceback__):  # a replay has found it
                     add_note(error, self._describe_batch())
-                with annotate_step(self.position, batches, self.step):
+                with annotate_step(self, batches, self.step):
                     raise
             self.batch += len(batches)
             self.steps += 1
@@ -114,11 +114,6 @@ class IterableEpochs(Epochs):
 
     def _describe_batch(self) -> str:
         return f"in the making of epoch {self.epoch + 1}, batch {self.batch + 1}, called by fit"
-
-    @property
-    def position(self) -> Position:
-        """The position of the next step."""
-        return Position(self.epoch, self.batch)
 
     def _next_batches(self) -> list[Batch]:
         """Return the next step's batches, usually one; none at the end of the epoch.
