@@ -32,7 +32,7 @@ from caffelite.program.ir import Instruction, RecordedStep, get_owner
 from caffelite.program.labels import describe_call
 from caffelite.program.obstacle import Obstacle
 from caffelite.program.passes import PASSES
-from caffelite.program.passes.place_temporaries import first_address
+from caffelite.program.passes.place_temporaries import replace_block
 from caffelite.program.recording import Recording
 from caffelite.program.runner import Runner, SideEffect, TensorGuard, tree_map, unwrap_tensors
 from caffelite.program.timeline import Stage, measure_stages
@@ -153,30 +153,29 @@ class Program(Runner):
                 for run_pass in PASSES:
                     step = run_pass(step)
                     self._add_stage(f"after {getattr(run_pass, '__name__', repr(run_pass))}", step)
-                step, self._block_number = _place_remaining(step), num_external
+                step, self._num_external = _place_remaining(step), num_external
                 self.nbytes = sum(x.nbytes for x in (*self.inputs, *step.memory[num_external:]))
                 self._step, self._is_optimized = step, True
             return self._step
 
     @property
-    def block(self) -> np.ndarray:
-        """The memory of its temporaries."""
-        memory: np.ndarray = self.optimize().memory[self._block_number]
-        return memory
+    def block(self) -> np.ndarray | None:
+        """The memory of its temporaries; None if they are not in one block."""
+        blocks = self.optimize().memory[self._num_external :]
+        return blocks[0] if len(blocks) == 1 else None
 
     def move_temporaries(self, block: np.ndarray, is_owner: bool) -> None:
-        """Use a block of Programs that never run at the same time. It is large enough, and counts for its owner."""
+        """Use a block of Programs that never run at the same time. It is as large, and counts for its owner."""
         with self.lock:
             step, old = self.optimize(), self.block
+            assert old is not None
+            if old is not block:
+                temporaries = {operand.buffer for _, operand in step.operands() if operand.buffer.is_temporary}
+                if not replace_block(temporaries, old, block):
+                    return
+                step.memory[self._num_external] = block
+                self.drop_replay()
             self.nbytes = sum(x.nbytes for x in self.inputs) + is_owner * block.nbytes
-            if block is old:
-                return
-            distance = first_address(block) - first_address(old)
-            for buffer in {operand.buffer for _, operand in step.operands() if operand.buffer.is_temporary}:
-                assert buffer.address is not None  # all are placed
-                buffer.address += distance
-            step.memory[self._block_number] = block
-            self.drop_replay()
 
     def make_replay(self) -> kernels.Replay:
         """Return the step's calls, ready to run."""
@@ -294,12 +293,12 @@ def share_temporaries(programs: Iterable[Program]) -> None:
 
     A Program that calls Python keeps its own: this Python may run another one.
     """
-    sharing = [p for p in programs if all(isinstance(call, Instruction) for call in p.optimize().instructions)]
-    blocks = {id(block): block for block in [program.block for program in sharing]}
-    if len(blocks) > 1 and sum(map(len, blocks.values())) > SMALL_MEMORY:
-        largest = max(blocks.values(), key=len)
-        for i, program in enumerate(sharing):
-            program.move_temporaries(largest, is_owner=i == 0)
+    blocks = {program: block for program in programs if (block := program.block) is not None}
+    if len(set(map(id, blocks.values()))) < 2 or sum(map(len, blocks.values())) <= SMALL_MEMORY:
+        return
+    sharing = [p for p in blocks if all(isinstance(call, Instruction) for call in p.optimize().instructions)]
+    for i, program in enumerate(sharing):
+        program.move_temporaries(max([blocks[p] for p in sharing], key=len), is_owner=i == 0)
 
 
 def _place_remaining(step: RecordedStep) -> RecordedStep:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from caffelite import _kernels as kernels
@@ -61,10 +63,21 @@ def aligned_size(buffer: Buffer) -> int:
 def make_block(size: int) -> tuple[np.ndarray, int]:
     """Return memory for `size` bytes, filled with NaN, and its first aligned address."""
     block = np.full(size + ALIGNMENT, 0xFF, dtype=np.uint8)
-    return block, first_address(block)
+    return block, _first_address(block)
 
 
-def first_address(block: np.ndarray) -> int:
+def replace_block(temporaries: Iterable[Buffer], old: np.ndarray, new: np.ndarray) -> bool:
+    """Move temporaries from a block into another one, at least as large. Return False if another pass placed them."""
+    first, new_first = _first_address(old), _first_address(new)
+    places = [(buffer, (buffer.address or 0) - first) for buffer in temporaries]
+    if not all(0 <= place <= len(old) - ALIGNMENT - buffer.nbytes for buffer, place in places):
+        return False
+    for buffer, place in places:
+        buffer.address = new_first + place
+    return True
+
+
+def _first_address(block: np.ndarray) -> int:
     """Return the first aligned address in a block."""
     address: int = kernels.address(block)
     return -(-address // ALIGNMENT) * ALIGNMENT
