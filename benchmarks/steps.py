@@ -354,11 +354,12 @@ def jax_rule(net):
 
 def tinygrad(task):
     """Its time is taken over a second at most, and counted for all steps."""
-    if not shutil.which(os.environ.get("CC", "clang")):
-        raise ModuleNotFoundError("tinygrad compiles by clang", name="clang")
     os.environ["DEV"] = "CPU"
     from tinygrad import Tensor, TinyJit, nn
     from tinygrad.helpers import TRAINING
+
+    if not shutil.which(os.environ.get("CC", "clang")):
+        raise ModuleNotFoundError("tinygrad compiles by clang", name="clang")
 
     TRAINING.value = 1
     w, settings = list(map(Tensor, task.weights)), dict(task.net.settings)

@@ -159,15 +159,15 @@ class Program(Runner):
             return self._step
 
     @property
-    def block(self) -> np.ndarray | None:
+    def _block(self) -> np.ndarray | None:
         """The memory of its temporaries; None if they are not in one block."""
         blocks = self.optimize().memory[self._num_external :]
         return blocks[0] if len(blocks) == 1 else None
 
-    def move_temporaries(self, block: np.ndarray, is_owner: bool) -> None:
+    def _move_temporaries(self, block: np.ndarray, is_owner: bool) -> None:
         """Use a block of Programs that never run at the same time. It is as large, and counts for its owner."""
         with self.lock:
-            step, old = self.optimize(), self.block
+            step, old = self.optimize(), self._block
             assert old is not None
             if old is not block:
                 temporaries = {operand.buffer for _, operand in step.operands() if operand.buffer.is_temporary}
@@ -293,12 +293,12 @@ def share_temporaries(programs: Iterable[Program]) -> None:
 
     A Program that calls Python keeps its own: this Python may run another one.
     """
-    blocks = {program: block for program in programs if (block := program.block) is not None}
+    blocks = {program: block for program in programs if (block := program._block) is not None}
     if len(set(map(id, blocks.values()))) < 2 or sum(map(len, blocks.values())) <= SMALL_MEMORY:
         return
     sharing = [p for p in blocks if all(isinstance(call, Instruction) for call in p.optimize().instructions)]
     for i, program in enumerate(sharing):
-        program.move_temporaries(max([blocks[p] for p in sharing], key=len), is_owner=i == 0)
+        program._move_temporaries(max([blocks[p] for p in sharing], key=len), is_owner=i == 0)
 
 
 def _place_remaining(step: RecordedStep) -> RecordedStep:

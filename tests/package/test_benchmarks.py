@@ -38,7 +38,13 @@ NEEDED = {
     "sparse.py": "scipy",
     "tables.py": "sklearn",
 }
-PEERS = {"PyTorch": "torch", "scikit-learn": "sklearn", "JAX, jit a step": "jax", "JAX, scan": "jax"}
+PEERS = {
+    "PyTorch": "torch",
+    "scikit-learn": "sklearn",
+    "JAX, jit a step": "jax",
+    "JAX, scan": "jax",
+    "tinygrad": "tinygrad",
+}
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?[*%]?").fullmatch
 
 

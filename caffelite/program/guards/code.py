@@ -116,7 +116,7 @@ def _installed_path(package: str) -> str | tuple[()]:
     file = Path(getattr(sys.modules.get(package), "__file__", None) or "")
     is_folder = file.stem == "__init__"
     path = file.parent if is_folder else file
-    for record in path.parent.glob("*.dist-info/RECORD"):  # a line for each file, such as "pandas/__init__.py,…"
+    for record in path.parent.glob("*.dist-info/RECORD"):  # a line for each file, which begins with its path
         if re.search(rf"^{re.escape(path.name)}[/,]", record.read_text(encoding="utf-8"), re.MULTILINE):
             return str(path) + os.sep * is_folder
     return ()
