@@ -8,6 +8,7 @@ MLPClassifier, NumPy written by hand, JAX, and tinygrad (which needs clang), sid
     python benchmarks/steps.py --profile   # then also, kernel by kernel, where the time of caffelite's steps goes
     python benchmarks/steps.py --chart examples/speed.svg   # also draw the medians, for light and for dark pages
     python benchmarks/steps.py --quick     # only to see that it works
+    XLA_FLAGS=--xla_cpu_experimental_ynn_fusion_type=-reduce python benchmarks/steps.py  # JAX 0.12 at its best
 
 Every contestant has its own process, all of them pinned to the same core, one working at a time. They start from the
 same weights, take the same batches and make the same updates: their loss curves are compared before anything is timed
@@ -429,6 +430,7 @@ CONTESTANTS = {
     "tinygrad": tinygrad,
 }
 DIFFERS = {"scikit-learn"}  # see the note at the end
+TOLERANCES = {"tinygrad": 1e-3}  # its Adam computes 1 − β₂ᵗ in float32, where half of the digits cancel at first
 WITHOUT_NORMS = {"scikit-learn", "NumPy by hand"}
 
 
@@ -439,7 +441,7 @@ def check_agreement(curves, tolerance=1e-4):
     """Raise unless every loss curve is caffelite's, but for the rounding of float32."""
     for name, curve in curves.items():
         error = np.max(np.abs(np.divide(curve, curves["caffelite"]) - 1))
-        if not error <= tolerance and name not in DIFFERS:
+        if not error <= TOLERANCES.get(name, tolerance) and name not in DIFFERS:
             raise SystemExit(f"{name}'s losses differ from caffelite's by up to {error:.1e}: {list(curve)}")
 
 

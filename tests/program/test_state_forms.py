@@ -376,10 +376,11 @@ def test_a_change_outside_takes_effect_by_the_next_doubling_and_a_warning_names_
 
     start = time.perf_counter()
     fit(20)
-    epochs = int(20 * 1.5 / (time.perf_counter() - start))
-    timer = threading.Timer(0.1, change.change)
+    seconds = (time.perf_counter() - start) / 20
+    epochs, delay = max(60, int(1.5 / seconds)), max(0.1, 4 * seconds)
+    timer = threading.Timer(delay, change.change)
     timer.start()
-    getattr(change, "start", lambda seconds: None)(0.1)
+    getattr(change, "start", lambda seconds: None)(delay)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         losses = fit(epochs)["loss"]
