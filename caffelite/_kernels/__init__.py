@@ -42,6 +42,7 @@ from caffelite._kernels.launch import (
     available_threads,
     current_precision,
     get_num_threads,
+    portable_kernels,
     precision,
     set_num_threads,
     single_thread,

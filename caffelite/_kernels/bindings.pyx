@@ -16,7 +16,7 @@ import numpy as np
 
 from caffelite._kernels.call cimport *
 from caffelite._kernels.kernel cimport Kernel
-from caffelite._kernels.launch cimport launch, run, rounds_products
+from caffelite._kernels.launch cimport is_portable, launch, run, rounds_products
 from caffelite._kernels.record cimport NUMPY_MAX_DIMS, empty, empty_strided, is_recording
 from caffelite._kernels import kernel
 

@@ -59,9 +59,7 @@ def write(path: Path, text: str) -> None:
 
 
 def ops() -> str:
-    losses = [name for loss in TABLE["LOSSES"] for name in (loss, f"{loss}_grad")]
-    names = ["nothing", "copy", *[kernel.name for kernel in TABLE["KERNELS"]], *losses]
-    return "cdef enum Op:\n" + "".join(f"    {name.upper()}\n" for name in names)
+    return "cdef enum Op:\n" + "".join(f"    {name.upper()}\n" for name in TABLE["OPS"])
 
 
 def binding(kernel: Any) -> str:

@@ -21,6 +21,7 @@ cdef int launch(Call* call, on_stop=*) except -1
 cpdef int available_threads() noexcept nogil
 cdef bint is_user_set() noexcept nogil
 cdef bint rounds_products() noexcept nogil
+cdef bint is_portable() noexcept nogil
 cdef void round_products(bint whether) noexcept
 cdef void begin_replay() noexcept
 cdef void end_replay() noexcept

@@ -11,7 +11,7 @@ import numpy as np
 
 from caffelite._kernels.call cimport *
 from caffelite._kernels.kernel cimport Kernel
-from caffelite._kernels.record cimport is_recording, record_call
+from caffelite._kernels.record cimport is_recording, note_operands, record_call
 
 cnp.import_array()
 
@@ -50,9 +50,9 @@ cdef extern from *:
 cdef extern from *:
     """
     /* Whether kernels that this thread calls run on this thread alone, and whether their products round operands. */
-    static _Thread_local int is_single_thread = 0, this_thread_rounds_products = 0;
+    static _Thread_local int is_single_thread = 0, this_thread_rounds_products = 0, this_thread_is_portable = 0;
     """
-    bint is_single_thread, this_thread_rounds_products
+    bint is_single_thread, this_thread_rounds_products, this_thread_is_portable
 
 cdef extern from *:
     """
@@ -149,6 +149,29 @@ cdef class single_thread:
     def __exit__(self, *exception):
         global is_single_thread
         is_single_thread = self.before
+
+
+# ---- the choice of kernels -----------------------------------------------------------------------------------------
+
+cdef bint is_portable() noexcept nogil:
+    """Return whether this thread's calls must not depend on the processor."""
+    return this_thread_is_portable
+
+
+cdef class portable_kernels:
+    """Inside, the calls of this thread's kernels are the same on every processor: which kernels, sizes and layouts.
+
+    Convolutions compute what their definition says, images last. They may be slower, and round differently.
+    """
+    cdef bint before
+
+    def __enter__(self):
+        global this_thread_is_portable
+        self.before, this_thread_is_portable = this_thread_is_portable, True
+
+    def __exit__(self, *exception):
+        global this_thread_is_portable
+        this_thread_is_portable = self.before
 
 
 # ---- precision -----------------------------------------------------------------------------------------------------
@@ -303,6 +326,8 @@ cdef int launch(Call* call, on_stop=None) except -1:
     `checked`. `on_stop` must raise. If the call stops a replay later, `on_stop` gets the values of that time.
     """
     cdef int stop
+    if is_recording():
+        note_operands(call)
     if call.work < RELEASE_WORK:
         stop = run(call, 1)
     else:

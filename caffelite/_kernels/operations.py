@@ -183,3 +183,11 @@ LOSSES = ["squared_error", "absolute_error", "huber", "cross_entropy", "quantile
 def by_function(column: str) -> dict[str, Any]:
     """Return a column's entries by the Function's name, without the empty ones."""
     return {row.function: entry for row in OPERATIONS if (entry := getattr(row, column))}
+
+
+#: The names of all operations, in the order of `Op`.
+OPS = (
+    *("nothing", "copy"),
+    *[kernel.name for kernel in KERNELS],
+    *[name for loss in LOSSES for name in (loss, f"{loss}_grad")],
+)

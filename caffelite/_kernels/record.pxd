@@ -17,11 +17,13 @@ cdef class RecordedCall:
     cdef readonly object line             # the user's, where the call reads what kernels have not made
     cdef object on_stop
     cdef tuple checked                    # dtype, shape and strides of the operand that a stop is about
+    cdef dict numbers                     # by operand, the arrays that a binding made from numbers
 
     cdef RecordedCall with_strides(self, tuple y, str name)
 
 
 cdef bint is_recording() noexcept nogil
+cdef int note_operands(const Call* call) except -1
 cdef RecordedCall record_call(const Call* call)
 cdef object copy_values(const Call* call, int operand, cnp.dtype dtype, tuple shape, tuple strides)
 cdef cnp.ndarray empty(int ndim, cnp.npy_intp* shape, cnp.dtype dtype)

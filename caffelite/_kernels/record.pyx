@@ -12,11 +12,13 @@ from cpython.ref cimport Py_INCREF, Py_XDECREF, Py_XINCREF, PyObject, PyTypeObje
 cimport numpy as cnp
 
 import sys
+from collections import namedtuple
 
 import numpy as np
 
 from caffelite._kernels.call cimport *
 from caffelite._kernels.kernel cimport Kernel
+from caffelite._kernels.operations import OPS
 
 cnp.import_array()
 
@@ -55,6 +57,7 @@ cdef class Recorder:
     """
     cdef public bint watches_reads        # whether to call `record_read`
     cdef public bint keeps_lines          # whether each call notes the user's line
+    cdef public bint keeps_values         # whether to call `record_values`
 
     def __enter__(self):
         global this_threads_recorder
@@ -75,6 +78,9 @@ cdef class Recorder:
 
     def record_read(self, array, updates):
         """Record that a kernel reads, or `updates`, an array that perhaps no kernel has made."""
+
+    def record_values(self, array):
+        """Record an array that a kernel is about to use, before the kernel changes it."""
 
     def line(self):
         """Return the line of the user's code that runs now."""
@@ -212,6 +218,16 @@ def raise_unrecordable(what, hint=""):
 
 # ---- calls ---------------------------------------------------------------------------------------------------------
 
+cdef int note_operands(const Call* call) except -1:
+    """Show the operands of a call to this thread's recorder, if it keeps values, before the call runs."""
+    cdef int i
+    if (<Recorder> this_threads_recorder).keeps_values:
+        for i in range(MAX_OPERANDS):
+            if call.operand[i].array != NULL:
+                (<Recorder> this_threads_recorder).record_values(<object> call.operand[i].array)
+    return 0
+
+
 cdef RecordedCall record_call(const Call* call):
     """Add a call, with the arrays of its operands, to this thread's recording."""
     cdef RecordedCall recorded = RecordedCall.__new__(RecordedCall)
@@ -232,6 +248,7 @@ cdef RecordedCall record_call(const Call* call):
         recorded.call.operand[i].array = NULL
     recorded.arrays = tuple([None if call.operand[i].array == NULL else <object> call.operand[i].array
                              for i in range(bound)])
+    recorded.numbers = {i: recorded.arrays[i] for i in range(bound) if call.constants >> i & 1}
     for i in range(bound):                # NumPy may have made an array that the call reads
         if not (<Recorder> this_threads_recorder).watches_reads:
             break
@@ -259,6 +276,14 @@ cdef object copy_values(const Call* call, int operand, cnp.dtype dtype, tuple sh
                                          call.operand[operand].data, 0, NULL))
 
 
+Facts = namedtuple("Facts", ("kernel", "op", "sizes", "scalars", "epilogue_scalars", "windows", "strides", "parts",
+                             "source", "accumulates", "rounds", "numbers"))
+WindowFacts = namedtuple("WindowFacts", ("length", "count", "kernel", "stride", "padding", "dilation"))
+
+# The names of `Type`, in its order
+TYPES = ("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64", "float32", "float64")
+
+
 cdef class RecordedCall:
     """A recorded kernel call.
 
@@ -275,6 +300,33 @@ cdef class RecordedCall:
             dtype, shape, strides = self.checked
             self.on_stop(copy_values(&self.call, self.kernel.checked, dtype, shape, strides))
         raise FloatingPointError(f"{self!r} stopped the step")
+
+    @property
+    def facts(self):
+        """All that the call says, without the places of its arrays: a namedtuple, `Facts`.
+
+        kernel : the kernel's name.
+        op : the operation of an elementwise kernel, of a loss, or of an epilogue; "nothing" for others.
+        sizes, scalars : the kernel's file in loops/ tells what they mean. `epilogue_scalars` are the epilogue's.
+        windows : the `WindowFacts` along rows and along columns of images.
+        strides : of each operand four, in elements, as the loop sees them.
+        parts : the independent pieces of the output.
+        source : the dtype that `convert` reads.
+        accumulates : whether the result is added to the output's values.
+        rounds : whether a product rounds its operands to bfloat16.
+        numbers : by operand, the arrays that the binding made from numbers.
+        """
+        cdef const Call* call = &self.call
+        return Facts(
+            kernel=self.kernel.name, op=OPS[call.op], sizes=tuple([call.size[i] for i in range(MAX_SIZES)]),
+            scalars=(call.scalar[0], call.scalar[1]),
+            epilogue_scalars=(call.epilogue_scalar[0], call.epilogue_scalar[1]),
+            windows=tuple([WindowFacts(call.window[d].length, call.window[d].count, call.window[d].kernel,
+                                       call.window[d].stride, call.window[d].padding, call.window[d].dilation)
+                           for d in range(2)]),
+            strides=tuple([tuple([call.operand[i].stride[d] for d in range(MAX_DIMS)]) for i in range(MAX_OPERANDS)]),
+            parts=call.parts, source=TYPES[call.source], accumulates=bool(call.accumulate), rounds=bool(call.rounds),
+            numbers=dict(self.numbers))
 
     @property
     def work(self):
@@ -359,6 +411,7 @@ cdef class RecordedCall:
                 call.operand[EPILOGUE + i].stride[0], call.operand[EPILOGUE + i].stride[1] = strides[i]
             elif after.constants >> i & 1:
                 call.operand[EPILOGUE + i].data = after.call.operand[i].data
+                fused.numbers[EPILOGUE + i] = after.numbers[i]
         return fused
 
     def with_bias(self, tuple y):
@@ -369,7 +422,7 @@ cdef class RecordedCall:
         cdef RecordedCall fused = RecordedCall.__new__(RecordedCall)
         fused.call, fused.kernel, fused.name, fused.arrays = self.call, self.kernel, name, ()
         fused.reads, fused.writes, fused.constants = self.reads, self.writes, self.constants
-        fused.on_stop, fused.checked = self.on_stop, self.checked
+        fused.on_stop, fused.checked, fused.numbers = self.on_stop, self.checked, dict(self.numbers)
         if y is not None:
             fused.call.operand[0].stride[0], fused.call.operand[0].stride[1] = y
         return fused

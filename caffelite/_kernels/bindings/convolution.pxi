@@ -265,6 +265,8 @@ cdef bint channels_are_last(cnp.ndarray w, Py_ssize_t groups) except -1:
     """
     cdef Py_ssize_t more = max(cnp.PyArray_DIM(w, 0) // max(groups, 1), cnp.PyArray_DIM(w, 1))
     cdef Py_ssize_t fewer = min(cnp.PyArray_DIM(w, 0) // max(groups, 1), cnp.PyArray_DIM(w, 1))
+    if is_portable():
+        return False
     if cnp.PyArray_DIM(w, 1) == 1 and cnp.PyArray_DIM(w, 0) == groups:
         return groups >= MANY_CHANNELS
     if fits_winograd(w, groups):

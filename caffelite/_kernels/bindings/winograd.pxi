@@ -27,7 +27,7 @@ cdef bint fits_winograd(cnp.ndarray w, Py_ssize_t groups) except -1:
     cdef Py_ssize_t height = cnp.PyArray_DIM(w, 2) if cnp.PyArray_NDIM(w) == 4 else 1
     cdef Py_ssize_t width = cnp.PyArray_DIM(w, cnp.PyArray_NDIM(w) - 1)
     cdef Py_ssize_t longer = max(height, width), shorter = min(height, width)
-    return (type_number(w) == cnp.NPY_FLOAT32
+    return (type_number(w) == cnp.NPY_FLOAT32 and not is_portable()
             and min(inputs, outputs) >= FEWEST_CHANNELS and max(inputs, outputs) <= MAX_CHANNELS
             and ((longer == 3 and shorter == 3) or (shorter == 1 and (longer == 3 or longer == 5))))
 
