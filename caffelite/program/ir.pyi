@@ -24,6 +24,7 @@ class Operand:
     strides: tuple[int, ...]
     dtype: np.dtype
     nbytes: int
+    def __init__(self, buffer: Buffer, array: np.ndarray) -> None: ...
     def as_matrix(self) -> Operand | None: ...
 
 class Instruction:

@@ -82,7 +82,7 @@ class Program(Runner):
         if captured is None:
             return
         captured.forget_dead_tensors()
-        obstacle = _find_obstacle(captured) or self._confirmation.judge(captured, self.replays_left, self.is_supervised)
+        obstacle = find_obstacle(captured) or self._confirmation.judge(captured, self.replays_left, self.is_supervised)
         if obstacle is not None:
             captured.tensors = []
             self.drop_recording(captured.result)
@@ -93,7 +93,7 @@ class Program(Runner):
             TensorGuard(t, s.had_gradient, needed=t._serial_number <= results_before) for t, s in captured.tensors
         ]
         effects = _find_effects(captured, inputs)
-        _mark_temporaries(captured)
+        mark_temporaries(captured)
         temporaries = sum(buffer.nbytes for buffer in captured.buffers if buffer.is_temporary)
         with self.lock:
             self._step, self._is_optimized = captured.step, False
@@ -312,7 +312,7 @@ def _place_remaining(step: RecordedStep) -> RecordedStep:
     return RecordedStep(step.instructions, memory)
 
 
-def _find_obstacle(captured: CapturedStep) -> Obstacle | None:
+def find_obstacle(captured: CapturedStep) -> Obstacle | None:
     """Return why the captured step can't be replayed; None if it can."""
     known: list[np.ndarray | None] = [
         *captured.inputs,
@@ -335,7 +335,7 @@ def _find_effects(captured: CapturedStep, inputs: list[np.ndarray]) -> list[Side
     return effects
 
 
-def _mark_temporaries(captured: CapturedStep) -> None:
+def mark_temporaries(captured: CapturedStep) -> None:
     """Mark the buffers that only the step uses, and keep the memory of all others alive."""
     for buffer in captured.buffers:
         owner = buffer.owner()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 
@@ -23,19 +24,33 @@ def place_temporaries(step: RecordedStep) -> RecordedStep:
     for i, operand in step.operands():
         if operand.buffer.is_temporary:
             lives.setdefault(operand.buffer, [i, i])[1] = i
-    ends: dict[int, list[Buffer]] = {}
-    for buffer, (_, end) in lives.items():
-        ends.setdefault(end, []).append(buffer)
+    offsets, size = assign_offsets(
+        {buffer: (begin, end, aligned_size(buffer)) for buffer, (begin, end) in lives.items()}
+    )
+    block, first = make_block(size)
+    for buffer, offset in offsets.items():
+        buffer.address = first + offset
+    return RecordedStep(step.instructions, [*step.memory, block])
+
+
+def assign_offsets(lives: dict[Any, tuple[int, int, int]]) -> tuple[dict[Any, int], int]:
+    """Return an offset for each temporary, and the size of the block.
+
+    A temporary is alive from one number to another, and takes so much room. The temporaries are in the order in which
+    their lives begin.
+    """
+    ends: dict[int, list[Any]] = {}
+    for temporary, (_, end, _) in lives.items():
+        ends.setdefault(end, []).append(temporary)
 
     gaps: list[tuple[int, int]] = []  # (offset, size), sorted; memory after `size` is free, too
     size, time = 0, 0
-    offsets: dict[Buffer, int] = {}
-    for buffer, (begin, _) in lives.items():
+    offsets: dict[Any, int] = {}
+    for temporary, (begin, _, room) in lives.items():
         while time < begin:  # free the temporaries that lived until here
             for dead in ends.get(time, ()):
-                gaps = _add_gap(gaps, offsets[dead], aligned_size(dead))
+                gaps = _add_gap(gaps, offsets[dead], lives[dead][2])
             time += 1
-        room = aligned_size(buffer)
         fitting = [gap for gap in gaps if gap[1] >= room]
         if fitting:
             offset, available = min(fitting, key=lambda gap: gap[1])
@@ -47,12 +62,8 @@ def place_temporaries(step: RecordedStep) -> RecordedStep:
             size = offset + room
         else:
             offset, size = size, size + room
-        offsets[buffer] = offset
-
-    block, first = make_block(size)
-    for buffer, offset in offsets.items():
-        buffer.address = first + offset
-    return RecordedStep(step.instructions, [*step.memory, block])
+        offsets[temporary] = offset
+    return offsets, size
 
 
 def aligned_size(buffer: Buffer) -> int:
