@@ -41,13 +41,13 @@ cython-lint: .venv/test,lint
 	PATH=$(CURDIR)/$(BIN):$$PATH cython-lint caffelite
 
 clang-format: .venv/test,lint
-	$(BIN)/clang-format --dry-run -Werror caffelite/_kernels/loops/*.h
+	$(BIN)/clang-format --dry-run -Werror caffelite/_kernels/loops/*.h caffelite/c/kernels/*.[ch]
 
 # Everything that a formatter decides.
 format: .venv/test,lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i caffelite/_kernels/loops/*.h
+	$(BIN)/clang-format -i caffelite/_kernels/loops/*.h caffelite/c/kernels/*.[ch]
 
 mypy: .venv/test,lint
 	$(BIN)/python caffelite/_kernels/generate.py

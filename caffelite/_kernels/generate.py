@@ -68,7 +68,7 @@ def binding(kernel: Any) -> str:
     numbers = [x.split()[1] for x in inputs.split(", ") if " " in x]
     arrays = [x for x in inputs.split(", ") if " " not in x]
     constant, work = f"{name.upper()}_KERNEL", f"work={kernel.work}"
-    if kernel.returns_derivative:
+    if kernel.slope:
         work, inputs = f"writes=0b101, {work}", f"{inputs}, out=None, bint derivative=True"
         call = f"elementwise_with_derivative({', '.join([constant, 'out', *arrays, 'derivative', *numbers])})"
     else:

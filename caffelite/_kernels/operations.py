@@ -13,7 +13,8 @@ class KernelRow(NamedTuple):
     signature: str  # its name and arguments: first arrays or numbers, which have no type, and then typed scalars
     work: int  # how long an element takes, in operations of a matrix product: 60 with an exp, log or tanh
     formula: str  # the docstring of the binding
-    returns_derivative: bool = False  # it returns y and the derivative dy/da
+    c: str  # an element of y in C, of the inputs' a, b, c and the scalars s, t
+    slope: str = ""  # if the kernel returns y and the derivative dy/da: the derivative in C, of a and v = y
 
     @property
     def name(self) -> str:
@@ -48,103 +49,162 @@ def write_cbrt(g: Any, x: Any) -> str:
 
 
 KERNELS = [
-    KernelRow("negative(a)", 10, "y = −a."),
-    KernelRow("relu(a)", 10, "y = max(a, 0); NaN stays NaN."),
-    KernelRow("relu_grad(dy, y)", 10, "dx = dy where y > 0, else 0, with y = relu(x)."),
-    KernelRow("leaky_relu(a, double slope)", 10, "y = a where a > 0, else slope · a."),
+    KernelRow("negative(a)", 10, "y = −a.", "-a"),
+    KernelRow("relu(a)", 10, "y = max(a, 0); NaN stays NaN.", "a < 0 ? 0 : a"),
+    KernelRow("relu_grad(dy, y)", 10, "dx = dy where y > 0, else 0, with y = relu(x).", "b <= 0 ? 0 : a"),
+    KernelRow("leaky_relu(a, double slope)", 10, "y = a where a > 0, else slope · a.", "a <= 0 ? a * s : a"),
     KernelRow(
         "leaky_relu_grad(dy, y, double slope)",
         10,
         "dx = dy where y > 0, else slope · dy, with y = leaky_relu(x, slope), slope ≥ 0.",
+        "b <= 0 ? a * s : a",
     ),
     KernelRow(
-        "prelu(a, slope)", 10, "y = a where a > 0, else slope · a. The slope is an array that is broadcast to a."
+        "prelu(a, slope)",
+        10,
+        "y = a where a > 0, else slope · a. The slope is an array that is broadcast to a.",
+        "a <= 0 ? a * b : a",
     ),
-    KernelRow("prelu_grad(dy, x, slope)", 10, "dx = dy where x > 0, else slope · dy, with y = prelu(x, slope)."),
-    KernelRow("elu(a, double alpha)", 60, "y = a where a > 0, else alpha (exp a − 1)."),
+    KernelRow(
+        "prelu_grad(dy, x, slope)",
+        10,
+        "dx = dy where x > 0, else slope · dy, with y = prelu(x, slope).",
+        "b <= 0 ? a * c : a",
+    ),
+    KernelRow("elu(a, double alpha)", 60, "y = a where a > 0, else alpha (exp a − 1).", "a > 0 ? a : s * expm1f(a)"),
     KernelRow(
         "elu_grad(dy, y, double alpha)",
         10,
         "dx = dy where y > 0, else dy (y + alpha), with y = elu(x, alpha), alpha ≥ 0.",
+        "b > 0 ? a : a * (b + s)",
     ),
-    KernelRow("add(a, b)", 10, "y = a + b, broadcast; either may be a number."),
-    KernelRow("subtract(a, b)", 10, "y = a − b, broadcast; either may be a number."),
-    KernelRow("multiply(a, b)", 10, "y = a · b, broadcast; either may be a number."),
-    KernelRow("divide(a, b)", 10, "y = a / b, broadcast; either may be a number. Division by zero gives ±inf or NaN."),
-    KernelRow("divide_grad(da, y)", 10, "db = −da y, the gradient of y = a / b, with da = dy / b."),
+    KernelRow("add(a, b)", 10, "y = a + b, broadcast; either may be a number.", "a + b"),
+    KernelRow("subtract(a, b)", 10, "y = a − b, broadcast; either may be a number.", "a - b"),
+    KernelRow("multiply(a, b)", 10, "y = a · b, broadcast; either may be a number.", "a * b"),
     KernelRow(
-        "maximum(a, b)", 10, "y = the larger of a and b, broadcast; NaN if either is NaN. Either may be a number."
+        "divide(a, b)", 10, "y = a / b, broadcast; either may be a number. Division by zero gives ±inf or NaN.", "a / b"
+    ),
+    KernelRow("divide_grad(da, y)", 10, "db = −da y, the gradient of y = a / b, with da = dy / b.", "-(a * b)"),
+    KernelRow(
+        "maximum(a, b)",
+        10,
+        "y = the larger of a and b, broadcast; NaN if either is NaN. Either may be a number.",
+        "larger(a, b)",
     ),
     KernelRow(
         "maximum_grad(dy, a, b, bint second)",
         10,
         "da = dy where maximum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
+        "(b < c || c != c) == (s != 0) ? a : 0",
     ),
     KernelRow(
-        "minimum(a, b)", 10, "y = the smaller of a and b, broadcast; NaN if either is NaN. Either may be a number."
+        "minimum(a, b)",
+        10,
+        "y = the smaller of a and b, broadcast; NaN if either is NaN. Either may be a number.",
+        "smaller(a, b)",
     ),
     KernelRow(
         "minimum_grad(dy, a, b, bint second)",
         10,
         "da = dy where minimum(a, b) is a, else 0. If `second`, db = dy where it is b, else 0. If a = b, it is a.",
+        "(b > c || c != c) == (s != 0) ? a : 0",
     ),
-    KernelRow("equal(a, b)", 10, "y = 1 where a = b, else 0, broadcast; either may be a number."),
+    KernelRow("equal(a, b)", 10, "y = 1 where a = b, else 0, broadcast; either may be a number.", "a == b ? 1 : 0"),
     KernelRow(
         "where(condition, a, b)",
         10,
         "y = a where the condition is not 0, else b, broadcast. All have one dtype; one at least must be an array.",
-    ),
-    KernelRow("clip(a, double low, double high)", 10, "y = min(max(a, low), high); NaN stays NaN."),
-    KernelRow("clip_grad(dy, x, double low, double high)", 10, "dx = dy where clip(x, low, high) = x, else 0."),
-    KernelRow(
-        "power(a, b)", 1000, "y = a ** b, broadcast; either may be a number. NaN if a < 0 and b is not an integer."
+        "a != 0 ? b : c",
     ),
     KernelRow(
-        "power_grad_base(dy, a, b)", 1000, "da = dy b a ** (b − 1), the gradient of y = a ** b; 0 · dy where b = 0."
+        "clip(a, double low, double high)",
+        10,
+        "y = min(max(a, low), high); NaN stays NaN.",
+        "(a < s ? s : a) > t ? t : a < s ? s : a",
+    ),
+    KernelRow(
+        "clip_grad(dy, x, double low, double high)",
+        10,
+        "dx = dy where clip(x, low, high) = x, else 0.",
+        "b < s || b > t ? 0 : a",
+    ),
+    KernelRow(
+        "power(a, b)",
+        1000,
+        "y = a ** b, broadcast; either may be a number. NaN if a < 0 and b is not an integer.",
+        "powf(a, b)",
+    ),
+    KernelRow(
+        "power_grad_base(dy, a, b)",
+        1000,
+        "da = dy b a ** (b − 1), the gradient of y = a ** b; 0 · dy where b = 0.",
+        "c == 0 ? 0 * a : a * c * powf(b, c - 1)",
     ),
     KernelRow(
         "power_grad_exponent(dy, a, y)",
         1000,
         "db = dy y log a, the gradient of y = a ** b; 0 · dy where a = 0 and b ≥ 0.",
+        "b == 0 && fabsf(c) <= 1 ? 0 * a : a * c * logf(b)",
     ),
-    KernelRow("abs(a)", 10, "y = |a|."),
-    KernelRow("abs_grad(dy, x)", 10, "dx = dy times the sign of x; 0 where x = 0."),
-    KernelRow("sqrt(a)", 10, "y = √a; NaN for a < 0."),
-    KernelRow("sqrt_grad(dy, y)", 10, "dx = dy / 2y, with y = sqrt(x)."),
-    KernelRow("cbrt(a)", 40, "y = ∛a, with the sign of a."),
-    KernelRow("cbrt_grad(dy, y)", 10, "dx = dy / 3y², with y = cbrt(x)."),
-    KernelRow("exp(a)", 60, "y = eᵃ."),
-    KernelRow("log(a)", 60, "y = ln a, the natural logarithm; −inf for 0, NaN for a < 0."),
-    KernelRow("sin(a)", 60, "y = sin a; NaN for ±inf."),
-    KernelRow("sin_grad(dy, x)", 60, "dx = dy cos x."),
-    KernelRow("cos(a)", 60, "y = cos a; NaN for ±inf."),
-    KernelRow("cos_grad(dy, x)", 60, "dx = −dy sin x."),
-    KernelRow("tanh(a)", 60, "y = tanh a."),
-    KernelRow("tanh_grad(dy, y)", 10, "dx = dy (1 − y²), with y = tanh(x)."),
-    KernelRow("sigmoid(a)", 60, "y = 1 / (1 + exp(−a))."),
-    KernelRow("sigmoid_grad(dy, y)", 10, "dx = dy y (1 − y), with y = sigmoid(x)."),
-    KernelRow("silu(a)", 60, "y = a / (1 + exp(−a))."),
-    KernelRow("silu_grad(dy, x)", 70, "dx = dy s (1 + x (1 − s)), with s = sigmoid(x)."),
-    KernelRow("mish(a)", 60, "y = a tanh(log(1 + exp a))."),
-    KernelRow("mish_grad(dy, x)", 80, "dx = dy (t + x (1 − t²) sigmoid(x)), with t = tanh(log(1 + exp x))."),
+    KernelRow("abs(a)", 10, "y = |a|.", "fabsf(a)"),
+    KernelRow("abs_grad(dy, x)", 10, "dx = dy times the sign of x; 0 where x = 0.", "b > 0 ? a : b < 0 ? -a : a * b"),
+    KernelRow("sqrt(a)", 10, "y = √a; NaN for a < 0.", "sqrtf(a)"),
+    KernelRow("sqrt_grad(dy, y)", 10, "dx = dy / 2y, with y = sqrt(x).", "a / (b + b)"),
+    KernelRow("cbrt(a)", 40, "y = ∛a, with the sign of a.", "cbrtf(a)"),
+    KernelRow("cbrt_grad(dy, y)", 10, "dx = dy / 3y², with y = cbrt(x).", "a / (3 * b * b)"),
+    KernelRow("exp(a)", 60, "y = eᵃ.", "expf(a)"),
+    KernelRow("log(a)", 60, "y = ln a, the natural logarithm; −inf for 0, NaN for a < 0.", "logf(a)"),
+    KernelRow("sin(a)", 60, "y = sin a; NaN for ±inf.", "sinf(a)"),
+    KernelRow("sin_grad(dy, x)", 60, "dx = dy cos x.", "a * cosf(b)"),
+    KernelRow("cos(a)", 60, "y = cos a; NaN for ±inf.", "cosf(a)"),
+    KernelRow("cos_grad(dy, x)", 60, "dx = −dy sin x.", "-a * sinf(b)"),
+    KernelRow("tanh(a)", 60, "y = tanh a.", "tanhf(a)"),
+    KernelRow("tanh_grad(dy, y)", 10, "dx = dy (1 − y²), with y = tanh(x).", "a * (1 - b) * (1 + b)"),
+    KernelRow("sigmoid(a)", 60, "y = 1 / (1 + exp(−a)).", "sigmoid(a)"),
+    KernelRow("sigmoid_grad(dy, y)", 10, "dx = dy y (1 − y), with y = sigmoid(x).", "a * b * (1 - b)"),
+    KernelRow("silu(a)", 60, "y = a / (1 + exp(−a)).", "silu(a)"),
+    KernelRow(
+        "silu_grad(dy, x)",
+        70,
+        "dx = dy s (1 + x (1 − s)), with s = sigmoid(x).",
+        "a * (sigmoid(b) * (1 + b * (1 - sigmoid(b))))",
+    ),
+    KernelRow("mish(a)", 60, "y = a tanh(log(1 + exp a)).", "a * tanhf(softplus(a))"),
+    KernelRow(
+        "mish_grad(dy, x)",
+        80,
+        "dx = dy (t + x (1 − t²) sigmoid(x)), with t = tanh(log(1 + exp x)).",
+        "a * (tanhf(softplus(b)) + b * (1 - tanhf(softplus(b)) * tanhf(softplus(b))) * sigmoid(b))",
+    ),
     KernelRow(
         "gelu(a)",
         120,
         "y = a Φ(a), Φ the normal distribution, and dy/da = Φ(a) + a Φ′(a), Φ′(a) = exp(−a²/2) / √(2π).",
-        returns_derivative=True,
+        "gelu(a)",
+        slope="gelu_slope(a, v)",
     ),
     KernelRow(
-        "gelu_tanh(a)", 70, "y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and dy/da.", returns_derivative=True
+        "gelu_tanh(a)",
+        70,
+        "y = a (1 + tanh u) / 2, u = √(2/π) (a + 0.044715 a³), and dy/da.",
+        "gelu_tanh(a)",
+        slope="gelu_tanh_slope(a, v)",
     ),
-    KernelRow("softplus(a)", 130, "y = log(1 + exp a)."),
-    KernelRow("softplus_grad(dy, x)", 60, "dx = dy sigmoid(x)."),
-    KernelRow("penalty(a, double l1, double l2)", 10, "y = l1 |a| + l2 a² / 2."),
-    KernelRow("penalty_grad(dy, x, double l1, double l2)", 10, "dx = dy (l1 sign(x) + l2 x), dy broadcast."),
+    KernelRow("softplus(a)", 130, "y = log(1 + exp a).", "softplus(a)"),
+    KernelRow("softplus_grad(dy, x)", 60, "dx = dy sigmoid(x).", "a * sigmoid(b)"),
+    KernelRow("penalty(a, double l1, double l2)", 10, "y = l1 |a| + l2 a² / 2.", "s * fabsf(a) + t * 0.5f * a * a"),
+    KernelRow(
+        "penalty_grad(dy, x, double l1, double l2)",
+        10,
+        "dx = dy (l1 sign(x) + l2 x), dy broadcast.",
+        "a * ((b > 0 ? s : b < 0 ? -s : b) + t * b)",
+    ),
     KernelRow(
         "focal(a, double gamma)",
         200,
         "y = pᵞ a, p = 1 − exp(−a), a ≥ 0, and the derivative dy/da = pᵞ (1 + γ exp(−a) a / p).",
-        returns_derivative=True,
+        "powf(-expm1f(-a), s) * a",
+        slope="focal_slope(a, s)",
     ),
 ]
 
@@ -176,8 +236,34 @@ OPERATIONS = [
     Operation("Softplus", "Softplus", "softplus({x})"),
 ]
 
-# Losses of one score and its target, and their derivatives: operations that only loops/loss.pyx runs.
-LOSSES = ["squared_error", "absolute_error", "huber", "cross_entropy", "quantile", "poisson"]
+# Losses of one score a and its target b, and their derivatives: operations that only loops/loss.pyx runs. In C, c is a
+# constant of the loss.
+LOSSES = {
+    "squared_error": (
+        "(a - b) * (a - b)",
+        "2 * (a - b)",
+    ),
+    "absolute_error": (
+        "fabsf(a - b)",
+        "a > b ? 1 : a < b ? -1 : a - b",
+    ),
+    "huber": (
+        "fabsf(a - b) > s ? s * (fabsf(a - b) - 0.5f * s) : 0.5f * (a - b) * (a - b)",
+        "a - b < -s ? -s : a - b > s ? s : a - b",
+    ),
+    "cross_entropy": (
+        "(1 - b) * a + (1 + (c - 1) * b) * softplus(-a)",
+        "(1 + (c - 1) * b) * sigmoid(a) - c * b",
+    ),
+    "quantile": (
+        "(b - a >= 0 ? c : c - 1) * (b - a)",
+        "b > a ? -c : b < a ? 1 - c : b - a",
+    ),
+    "poisson": (
+        "expf(a) - b * a",
+        "expf(a) - b",
+    ),
+}
 
 
 def by_function(column: str) -> dict[str, Any]:

@@ -209,11 +209,41 @@ def test_the_net_in_c_takes_the_memory_that_is_reported_and_is_called_as_shown(t
     image = np.random.default_rng(0).random((1, 1, 8, 8)).astype(np.float32)
     numbers = ", ".join(map(str, image.ravel()))
     main = f"int main(void) {{ const float image[64] = {{{numbers}}}; return read_digit(image); }}"
-    (tmp_path / "program.c").write_text("\n".join([*blocks("export-c.md", "c"), main]))
+    (tmp_path / "program.c").write_text("\n".join([blocks("export-c.md", "c")[0], main]))
     (command,) = [text for text in blocks("export-c.md", "console") if "-DCHECK" in text]
     assert run("sh", "-c", command.strip().removeprefix("$ "), cwd=tmp_path) == "right\n"
     run("cc", "-std=c99", "-O3", "program.c", "digits.c", "-lm", cwd=tmp_path)
     assert subprocess.run([tmp_path / "a.out"], check=False).returncode == net.predict(image).argmax()
+
+
+def test_the_training_in_c_takes_the_memory_that_is_reported_and_is_called_as_shown(tmp_path):
+    net = cl.Model([cl.Linear(2, 100), cl.ReLU(), cl.Linear(100, 3)], seed=0)
+    optimizer = cl.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4)
+    options = {"loss": cl.SoftmaxLoss(), "optimizer": optimizer}
+    caffelite.c.export_training(net, tmp_path / "spiral.c", batch_size=32, name="spiral", **options)
+    written = (tmp_path / "spiral.c").read_text(encoding="utf-8")
+    page = (DOCS / "export-c.md").read_text(encoding="utf-8").replace("\n", " ")
+    (memory,) = re.findall(r"The spiral takes (\d+) kB", page)
+    assert round(int(re.search(r"#define SPIRAL_BYTES (\d+)", written)[1]) / 1000) == int(memory)
+    if shutil.which("cc") is None:
+        pytest.skip("there is no C compiler")
+    (command,) = [text for text in blocks("export-c.md", "console") if "-DSPIRAL_CHECK" in text]
+    assert run("sh", "-c", command.strip().removeprefix("$ "), cwd=tmp_path) == "right\n"
+    x, y = cl.datasets.spiral(points_per_class=100, classes=3, seed=0)
+    order = np.random.default_rng(0).permutation(300)[:288]
+    points = ", ".join([f"{{{a}, {b}}}" for a, b in x[order].tolist()])
+    main = f"""
+int main(void)
+{{
+    static const float points[288][2] = {{{points}}};
+    static const int32_t colours[288] = {{{", ".join(map(str, y[order].tolist()))}}};
+    static float scores[32][3];
+    return !(learn(points, colours, scores) < 0.5f);
+}}
+"""
+    (tmp_path / "program.c").write_text(blocks("export-c.md", "c")[1] + main)
+    run("cc", "-std=c99", "-Wall", "-Werror", "-O3", "program.c", "spiral.c", "-lm", cwd=tmp_path)
+    assert subprocess.run([tmp_path / "a.out"], check=False).returncode == 0
 
 
 # The tests of every Function and every kernel. The command on the page runs their tests of the new operator; here

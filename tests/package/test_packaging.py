@@ -309,7 +309,7 @@ def make_wheel(names, folder, platform="manylinux_2_28_x86_64", size=0):
 
 
 def names_of_a_good_wheel():
-    sources = [name for name in distributions.files("caffelite") if not name.endswith(distributions.SOURCES)]
+    sources = [name for name in distributions.files("caffelite") if not distributions.is_source(name)]
     named = [name for name in distributions.files("caffelite") if name.endswith(".pyx")]
     modules = [name[:-4] for name in named if distributions.LOOPS not in name]
     modules += [f"caffelite/_kernels/loops_x86_64_v{level}" for level in (2, 3, 4)]

@@ -21,7 +21,7 @@ sys.path.insert(0, str(ROOT))
 from tests.tools.assertions import TestModules  # noqa: E402
 from tests.tools.names import CYTHON, Definition, definitions, is_participle, parts, repeated_classes, word_set  # noqa: E402
 
-SOURCES = {".py", ".pyi", *CYTHON, ".h", ".js", ".css", ".html"}
+SOURCES = {".py", ".pyi", *CYTHON, ".c", ".h", ".js", ".css", ".html"}
 
 #: Files and folders that have a better name now, by the folder that they were in.
 OLD_FILES = {
@@ -94,7 +94,8 @@ class House:
 def is_generated(path: Path) -> bool:
     if path.suffix in {".pyi", ".pxi"}:
         return path.read_text(encoding="utf-8").startswith("# _kernels/generate.py writes this file.\n")
-    return path.suffix == ".html" and path.parent.name != "static"
+    by_hand = {".html": "static", ".c": "kernels"}  # all others, Cython has made
+    return path.suffix in by_hand and path.parent.name != by_hand[path.suffix]
 
 
 def as_places(chosen: Iterable[Definition], count: Callable[[Definition], int] = lambda definition: 1) -> list[Place]:
@@ -136,7 +137,8 @@ def old_files(house: House) -> Iterator[Place]:
 
 def has_sources(path: Path) -> bool:
     """Return whether it is a source, or a folder with sources: git does not remove a folder with compiled files."""
-    return path.suffix in SOURCES if path.is_file() else any(p.suffix in SOURCES for p in path.rglob("*"))
+    paths = [path] if path.is_file() else path.rglob("*")
+    return any(p.suffix in SOURCES and not is_generated(p) for p in paths)
 
 
 def files_beside_rooms(house: House, room: str) -> list[Place]:
@@ -251,7 +253,7 @@ MEASURES = {
     "fit": Measure(45, 41, "lines of Model.fit, without docstring", lines_of_fit),
     "tests": Measure(0, 17, "test files above 900 lines", long_tests),
     "assertions": Measure(0, 8, "tests that assert nothing, and only run", tests_without_assertion),
-    "lines": Measure(66750, 62937, "lines of the package", lines_of_package),
+    "lines": Measure(70150, 62937, "lines of the package", lines_of_package),
 }
 
 
