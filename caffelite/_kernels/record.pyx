@@ -248,7 +248,9 @@ cdef RecordedCall record_call(const Call* call):
         recorded.call.operand[i].array = NULL
     recorded.arrays = tuple([None if call.operand[i].array == NULL else <object> call.operand[i].array
                              for i in range(bound)])
-    recorded.numbers = {i: recorded.arrays[i] for i in range(bound) if call.constants >> i & 1}
+    recorded.numbers = {}
+    if call.constants:
+        recorded.numbers = {i: recorded.arrays[i] for i in range(bound) if call.constants >> i & 1}
     for i in range(bound):                # NumPy may have made an array that the call reads
         if not (<Recorder> this_threads_recorder).watches_reads:
             break

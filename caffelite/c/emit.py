@@ -134,8 +134,8 @@ def wrap_items(head: str, items: Sequence[str], tail: str, margin: str = "    ")
 
 def literal(value: Any) -> str:
     """Return a number in C: the shortest decimal that reads back to its bits."""
-    if isinstance(value, np.integer):
-        return str(value)
+    if isinstance(value, np.integer | np.bool_):
+        return str(int(value))
     if math.isnan(value):
         return "NAN"
     if math.isinf(value):

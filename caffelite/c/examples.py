@@ -53,12 +53,8 @@ def make_targets(model: Model, loss: Any, inputs: list[np.ndarray], example: Any
 def _draw_targets(loss: Any, shape: tuple[int, ...], dtype: np.dtype, rng: np.random.Generator) -> np.ndarray:
     if isinstance(loss, LABEL_LOSSES):
         return rng.integers(0, shape[-1], shape[:-1])
-    halves = (*shape[:-1], shape[-1] // 2) if shape else ()
-    for candidate in (
-        shape,
-        shape[:1],
-        halves,
-    ):  # a QuantileLoss has one target a row, a GaussianLoss has half the scores
+    # A QuantileLoss has one target a row, and a GaussianLoss one for two scores.
+    for candidate in (shape, shape[:1], (*shape[:-1], shape[-1] // 2) if shape else ()):
         try:
             getattr(loss, "check_targets", lambda *_: None)(np.zeros(candidate, dtype), shape)
         except ValueError:

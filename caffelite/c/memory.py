@@ -200,9 +200,7 @@ class Memory:
         share = _find_shared(capture, uses, lives)
         by_type: dict[str, dict[Buffer, list[int]]] = {}
         for buffer, (begin, end, operand) in lives.items():
-            place = buffer
-            while place in share:
-                place = share[place]
+            place = share.get(buffer, buffer)
             life = by_type.setdefault(self.type(operand), {}).setdefault(place, [begin, end, 0])
             life[0], life[1] = min(life[0], begin), max(life[1], end)
             life[2] = max(life[2], sizes[buffer] // operand.dtype.itemsize)
@@ -213,10 +211,7 @@ class Memory:
             offsets, size = assign_offsets({buffer: (a, b, n) for buffer, (a, b, n) in ordered.items()})
             arena.offsets |= offsets
             arena.size = max(arena.size, size, 1)
-        for buffer in share:
-            place = buffer
-            while place in share:
-                place = share[place]
+        for buffer, place in share.items():
             for arena in self.arenas.values():
                 if place in arena.offsets:
                     arena.offsets[buffer] = arena.offsets[place]
@@ -249,7 +244,10 @@ def _find_lives(
 def _find_shared(
     capture: Capture, uses: list[list[int]], lives: dict[Buffer, tuple[int, int, Operand]]
 ) -> dict[Buffer, Buffer]:
-    """Return the results of elementwise calls that can be written over an input, with this input."""
+    """Return the results of elementwise calls that can be written over an input, with the buffer that has the place.
+
+    An input may itself be written over another one.
+    """
     share: dict[Buffer, Buffer] = {}
     for i, (instruction, numbers) in enumerate(zip(capture.instructions, uses, strict=True)):
         facts, y = instruction.call.facts, instruction.operands[0]
@@ -269,9 +267,8 @@ def _find_shared(
                 and x.offset == y.offset == 0
                 and x.nbytes == y.nbytes == x.buffer.nbytes == y.buffer.nbytes
                 and facts.strides[number] == facts.strides[0]
-                and not any(x.buffer is other for other in share.values())
             ):
-                share[y.buffer] = x.buffer
+                share[y.buffer] = share.get(x.buffer, x.buffer)
                 break
     return share
 

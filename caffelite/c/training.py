@@ -73,37 +73,6 @@ def export_training(
     on every processor. Raise TypeError, and write nothing, if the step calls Python, or a kernel without C. The error
     names it. Raise ValueError for shapes that do not fit, and OSError naming the path if it can't be written.
     """
-    text = render_training(
-        model,
-        Path(path).name,
-        loss=loss,
-        optimizer=optimizer,
-        batch_size=batch_size,
-        input_shape=input_shape,
-        name=name,
-        check=check,
-        targets=targets,
-        clip_norm=clip_norm,
-        trainable=trainable,
-    )
-    replace_file(path, [text.encode()])
-
-
-def render_training(
-    model: Model,
-    file_name: str,
-    *,
-    loss: Any,
-    optimizer: Optimizer,
-    batch_size: int,
-    input_shape: Any,
-    name: str,
-    check: bool,
-    targets: Any,
-    clip_norm: float | None,
-    trainable: Iterable[Function | Tensor] | None,
-) -> str:
-    """Return the text of a file of this name; see `export_training`."""
     _check_arguments(model, optimizer, name)
     batch_size = check_positive_integer("export_training: batch_size", batch_size)
     has_check = check_bool("export_training: check", check)
@@ -119,7 +88,7 @@ def render_training(
         predict = capture_predict(model, inputs, snapshots)
         losses = expected_losses(step, [*inputs, *targets], snapshots) if has_check else None
         net = TrainingFile(model, loss, optimizer, name, snapshots, train, predict, len(inputs))
-    return net.render(file_name, [*inputs, *targets], losses)
+    replace_file(path, [net.render(Path(path).name, [*inputs, *targets], losses).encode()])
 
 
 def _check_arguments(model: Any, optimizer: Any, name: Any) -> None:

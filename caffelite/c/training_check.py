@@ -54,8 +54,8 @@ def check_program(net: Any, arrays: Sequence[np.ndarray], losses: Sequence[float
     names = [*net.inputs, *net.targets]
     lines = []
     for name, array in zip(names, arrays, strict=True):
-        values = array.reshape(-1).astype(np.uint8) if array.dtype == np.bool_ else array.reshape(-1)
-        lines.append(define_array(f"    static const {C_TYPES[array.dtype.name]} {name}[{values.size}] =", values))
+        head = f"    static const {C_TYPES[array.dtype.name]} {name}[{array.size}] ="
+        lines.append(define_array(head, array.reshape(-1)))
     expected = [literal(np.float64(x)) for x in losses]
     lines.append(wrap_items(f"    static const double losses[{len(losses)}] = {{", expected, "};", " " * 8))
     types = [f"const {C_TYPES[array.dtype.name]} *" for array in arrays]

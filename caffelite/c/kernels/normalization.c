@@ -88,6 +88,20 @@ KERNEL void batch_norm(int C, int runs, int run, float eps, float *restrict y, c
     batch_norm_fixed(C, runs, run, y, x, scale, shift, moments);
 }
 
+/* Return Σ dy of a feature, whose first number is dy[0], and in `products` Σ dy (x − m), m = high + low. */
+KERNEL float feature_sums(int C, int runs, int run, const float *dy, const float *x, float high, float low,
+                          float *products)
+{
+    float total = 0;
+    *products = 0;
+    for (int r = 0; r < runs; r++, dy += C * run, x += C * run)
+        for (int i = 0; i < run; i++) {
+            total += dy[i];
+            *products += dy[i] * (x[i] - high - low);
+        }
+    return total;
+}
+
 /* dscale = Σ dy x̂,  dshift = Σ dy,  dx = (dy − dshift / k − x̂ dscale / k) scale / √(v + ε) for k numbers of a feature,
  * and for fixed moments dx = dy scale / √(v + ε) */
 KERNEL void batch_norm_grad(int C, int runs, int run, int fixed, float *restrict dx, const float *restrict dy,
@@ -97,13 +111,8 @@ KERNEL void batch_norm_grad(int C, int runs, int run, int fixed, float *restrict
     const int count = runs * run;
     for (int c = 0; c < C; c++) {
         const float high = (float)moments[c], low = (float)(moments[c] - high), inverse = (float)moments[C + c];
-        float total = 0, products = 0;
-        for (int r = 0; r < runs; r++)
-            for (int i = 0; i < run; i++) {
-                const int at = (r * C + c) * run + i;
-                total += dy[at];
-                products += dy[at] * (x[at] - high - low);
-            }
+        float products;
+        const float total = feature_sums(C, runs, run, dy + c * run, x + c * run, high, low, &products);
         dscale[c] = products * inverse;
         dshift[c] = total;
         const float mean = fixed ? 0 : total / count, slope = fixed ? 0 : products / count * inverse * inverse;
@@ -121,13 +130,8 @@ KERNEL void batch_norm_sums(int C, int runs, int run, const float *restrict dy, 
 {
     for (int c = 0; c < C; c++) {
         const float high = (float)moments[c], low = (float)(moments[c] - high);
-        float total = 0, products = 0;
-        for (int r = 0; r < runs; r++)
-            for (int i = 0; i < run; i++) {
-                const int at = (r * C + c) * run + i;
-                total += dy[at];
-                products += dy[at] * (x[at] - high - low);
-            }
+        float products;
+        const float total = feature_sums(C, runs, run, dy + c * run, x + c * run, high, low, &products);
         sums[c] = total;
         sums[C + c] = products;
     }
