@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from caffelite.c.emit import HELPERS as NUMBER_HELPERS
-from caffelite.c.emit import literal, loops, to_double
+from caffelite.c.emit import INDICES, indent, literal, loops, to_double
 from caffelite.c.memory import Memory
 from caffelite.c.operations import DERIVATIVES, EXPRESSIONS, HELPERS
 from caffelite.program.ir import Instruction
@@ -27,7 +27,6 @@ FILES = (  # a file uses functions of files before it
     *("matmul", "convolution", "pooling", "reduction", "softmax", "loss", "normalization", "random", "indexing"),
     *("attention", "recurrent", "tables", "update"),
 )
-INDICES = "ijkl"  # of the axes of an elementwise loop
 
 #: How the kernels are called. {0} to {11} are operands, {n[i]} sizes, {t[i][d]} strides, {s[i]} scalars, {h} and {w}
 #: windows. A call that begins with a question mark returns whether the step may go on.
@@ -182,6 +181,23 @@ def used_operands(instruction: Instruction) -> list[int]:
     return [i for i in present if i in named]
 
 
+def defer_updates(instructions: list[Instruction]) -> list[Instruction]:
+    """Return the calls with updates of running moments behind the last call that may stop the step.
+
+    So a step that stops has not changed them. An update stays where it is if a call before that one reads its results.
+    """
+    stops = [i for i, call in enumerate(instructions) if CALLS.get(call.call.facts.kernel, "").startswith("?")]
+    end = stops[-1] + 1 if stops else 0
+    updates: list[Instruction] = []
+    kept: list[Instruction] = []
+    read: set[Any] = set()  # by the calls from here on
+    for call in reversed(instructions[:end]):
+        is_free = call.call.facts.kernel == "update_moments" and read.isdisjoint(call.writes)
+        (updates if is_free else kept).append(call)
+        read |= set() if is_free else set(call.reads)
+    return [*reversed(kept), *reversed(updates), *instructions[end:]]
+
+
 def does_nothing(facts: Any) -> bool:
     """Return whether a call needs no C: it makes no numbers, or lists rows of a gradient, which C does not need."""
     return facts.parts == 0 or facts.kernel == "use_all_rows"
@@ -270,14 +286,20 @@ def _repeats(table: np.ndarray, d: int) -> bool:
 
 
 def loop_nest(sizes: tuple[int, ...], strides: list[tuple[int, ...]], body: Callable[[list[str]], list[str]]) -> str:
-    """Return loops over all elements. `body` gets the subscript of each operand, and returns the statements inside."""
+    """Return loops over all elements, a block for one element.
+
+    `body` gets the subscript of each operand, and returns the statements inside.
+    """
     axes = [d for d, n in enumerate(sizes) if n > 1]
     names = dict(zip(axes, INDICES, strict=False))
     subscripts = []
     for stride in strides:
         terms = [names[d] if stride[d] == 1 else f"{names[d]} * {stride[d]}" for d in axes if stride[d]]
         subscripts.append(" + ".join(terms) or "0")
-    return "\n".join(loops({names[d]: sizes[d] for d in axes}, *body(subscripts)))
+    statements = body(subscripts)
+    if not axes:
+        return "{\n" + indent("\n".join(statements)) + "\n}"
+    return "\n".join(loops({names[d]: sizes[d] for d in axes}, *statements))
 
 
 def write_elementwise(instruction: Instruction, memory: Memory) -> Body:
@@ -309,7 +331,7 @@ def write_elementwise(instruction: Instruction, memory: Memory) -> Body:
         return [*inside, f"out[{places[0]}] = v;"]
 
     nest = loop_nest(facts.sizes[:4], [facts.strides[i] for i in arrays], body)
-    return Body("\n".join([*lines, nest if nest.startswith("for") else "{\n" + nest + "\n}"]))
+    return Body("\n".join([*lines, nest]))
 
 
 def _expression(text: str, scalars: tuple[float, float], real: str) -> str:
@@ -358,7 +380,6 @@ def write_ravel_index(instruction: Instruction, memory: Memory) -> Body:
         ]
 
     nest = loop_nest(facts.sizes[:4], [facts.strides[0], facts.strides[1]], body)
-    nest = nest if nest.startswith("for") else "{\n" + nest + "\n}"
     return Body("\n".join([*lines, nest, "return 1;"]), may_stop=True)
 
 

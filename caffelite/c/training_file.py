@@ -11,8 +11,15 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.text_table import format_bytes, shorten
 from caffelite.c.capture import Capture, Snapshots
-from caffelite.c.emit import as_comment, define_array, indent, wrap_items
-from caffelite.c.kernel_calls import LIBRARY, UnsupportedKernelError, find_functions, used_operands, write_call
+from caffelite.c.emit import INDICES, as_comment, define_array, indent, loop, loops, wrap_items
+from caffelite.c.kernel_calls import (
+    LIBRARY,
+    UnsupportedKernelError,
+    defer_updates,
+    find_functions,
+    used_operands,
+    write_call,
+)
 from caffelite.c.memory import C_TYPES, SEEDED, SIZES, Memory, Region
 from caffelite.c.training_check import check_program
 from caffelite.core.function import format_shape
@@ -73,6 +80,7 @@ class TrainingFile:
 
     def _add_captures(self) -> None:
         """Plan the memory of both steps."""
+        self.train.instructions = defer_updates(self.train.instructions)
         try:
             uses = [[used_operands(call) for call in capture.instructions] for capture in (self.train, self.predict)]
         except UnsupportedKernelError as error:
@@ -102,9 +110,7 @@ class TrainingFile:
     # ---- calls ----
 
     def _write_calls(self, capture: Capture, on_stop: str) -> list[str]:
-        types = {**self._input_types(capture), **dict.fromkeys(self.outputs, f"{self.real} *")}
-        if capture is self.train:
-            types |= self._input_types(capture)
+        types = dict.fromkeys(self.outputs, f"{self.real} *") | self._input_types(capture)
         return write_calls(capture, self.memory, types, self.functions, on_stop, parameter_places(self.model))
 
     def _input_types(self, capture: Capture) -> dict[str, str]:
@@ -169,7 +175,7 @@ class TrainingFile:
         signatures = "\n".join([f"    {text};" for text in self.signatures.values()])
         text = COMMENT.format(
             file=file_name,
-            signatures=signatures.replace("\n", "\n"),
+            signatures=signatures,
             rows="\n".join([f"    {row}" for row in rows]),
             name=self.name,
             macro=macro,
@@ -234,7 +240,7 @@ class TrainingFile:
         for r in self._ram():
             if r.kind == "state":
                 value = f"first_{r.name}[i]" if has_numbers(r) else "0"
-                lines.append(f"    for (int i = 0; i < {r.size}; i++)\n        ram.{r.name}[i] = {value};")
+                lines.append(indent(loop("i", r.size, f"ram.{r.name}[i] = {value};")))
         return "\n".join([self.signatures["init"], "{", *lines, "}", ""])
 
     # ---- the functions that users call ----
@@ -249,9 +255,9 @@ class TrainingFile:
             sizes.append((output, array.size))
             if not self._is_plain_result(array):
                 strides = [s // array.itemsize for s in array.strides]
-                lines += copy_result(output, self.memory.find_array(array), array.shape, strides)
+                lines.append(copy_result(output, self.memory.find_array(array), array.shape, strides))
         if any("goto fail" in line for line in lines):
-            fill = "\n".join([f"for (int i = 0; i < {size}; i++)\n    {x}[i] = NAN;" for x, size in sizes])
+            fill = "\n".join([loop("i", size, f"{x}[i] = NAN;") for x, size in sizes])
             text = indent("\n".join([*lines, "return;"])) + "\nfail:\n" + indent(fill)
         else:
             text = indent("\n".join(lines))
@@ -407,20 +413,19 @@ def define_constant(name: str, values: np.ndarray, kind: str) -> str:
     head = f"static const {kind} {name}[{values.size}] ="
     if kind == SEEDED:
         return f"{head} {{{', '.join([f'{int(x) & 0xFFFFFFFFFFFFFFFF}u' for x in values])}}};"
-    return define_array(head, values.astype(np.uint8) if values.dtype == np.bool_ else values)
+    return define_array(head, values)
 
 
-def copy_result(output: str, pointer: str, shape: Sequence[int], strides: Sequence[int]) -> list[str]:
+def copy_result(output: str, pointer: str, shape: Sequence[int], strides: Sequence[int]) -> str:
     """Return loops that copy an array of any strides to an output in C order."""
-    names = "ijklmnop"
+    counts = dict(zip(INDICES, shape, strict=False))
     name, _, offset = pointer.partition(" + ")
     steps = [math.prod(shape[d + 1 :]) for d in range(len(shape))]
     here, there = [
-        " + ".join([*first, *[f"{names[d]} * {n}" if n != 1 else names[d] for d, n in enumerate(numbers)]]) or "0"
+        " + ".join([*first, *[f"{i} * {n}" if n != 1 else i for i, n in zip(counts, numbers, strict=True)]]) or "0"
         for first, numbers in (([], steps), ([offset] if offset else [], strides))
     ]
-    heads = [f"{'    ' * d}for (int {names[d]} = 0; {names[d]} < {n}; {names[d]}++)" for d, n in enumerate(shape)]
-    return ["\n".join([*heads, f"{'    ' * len(shape)}{output}[{here}] = {name}[{there}];"])]
+    return "\n".join(loops(counts, f"{output}[{here}] = {name}[{there}];"))
 
 
 def element(pointer: str) -> str:

@@ -179,6 +179,21 @@ def test_the_state_begins_with_the_parameters_and_restores_the_bits_without_init
 
 
 @needs_shared_library
+def test_running_moments_stay_as_they_were_where_the_loss_is_not_finite(tmp_path):
+    model = cl.Model([cl.Linear(4, 8), cl.BatchNorm(8), cl.Linear(8, 1)], seed=0)
+    text = export(tmp_path / "net.c", model, loss=cl.MSELoss(), optimizer=cl.Adam(model.parameters()))
+    library = load(tmp_path, text)
+    library.net_init()
+    x, y = batch(0)[0], np.ones((BATCH, 1), np.float32)
+    library.net_train(*pointers(x, y))
+    before = get_state(library, text)
+    assert np.isnan(library.net_train(*pointers(x, np.full_like(y, np.inf))))
+    assert get_state(library, text).tobytes() == before.tobytes()
+    library.net_train(*pointers(x, y))
+    assert get_state(library, text).tobytes() != before.tobytes()
+
+
+@needs_shared_library
 def test_a_learning_rate_holds_for_all_groups_and_ends_a_schedule(tmp_path):
     model = make_mlp(np.float32, cl.ReLU())
     p = model.parameters()

@@ -155,7 +155,7 @@ def write_step(name, step, arrays, dtype):
     results = [y for y in capture.results if isinstance(y, np.ndarray) and y.size]
     for y, output in zip(results, outputs, strict=False):
         strides = [s // y.itemsize for s in y.strides]
-        copies += copy_result(output, memory.find_array(y), y.shape, strides)
+        copies.append(copy_result(output, memory.find_array(y), y.shape, strides))
     parameters = [f"{types[x]}{x}" for x in inputs]
     parameters += [f"{C_TYPES[y.dtype.name]} *{output}" for y, output in zip(results, outputs, strict=False)]
     voids = [f"(void){x};" for x in inputs]
