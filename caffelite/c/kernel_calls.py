@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -429,17 +430,26 @@ def read_library() -> dict[str, str]:
 
 
 def find_functions(texts: list[str], number_type: str) -> list[str]:
-    """Return the functions and types of kernels/, and the functions of numbers, that these texts need."""
+    """Return the functions and types of kernels/, and the functions of numbers, that these texts need.
+
+    A function that is called once is marked, because a compiler that optimizes for size should inline it.
+    """
     library = {**NUMBER_HELPERS, **HELPERS, **read_library()}
+    uses: Counter[str] = Counter()
     needed: set[str] = set()
     pending = list(texts)
     while pending:
         code = re.sub(r"/\*.*?\*/", "", pending.pop(), flags=re.S)
-        words = set(re.findall(r"\b(\w+)\(|\b(window)\b", code))
-        for name in {word for pair in words for word in pair} & (library.keys() - needed):
+        words = re.findall(r"\b(?:\w+(?=\()|window\b)", code)
+        uses.update(words)
+        for name in set(words) & (library.keys() - needed):
             needed.add(name)
             pending.append(library[name])
-    pieces = [text for name, text in library.items() if name in needed]
+    pieces = []
+    for name, text in library.items():
+        if name in needed:
+            is_once = uses[name] == 2  # in its definition, and in the call
+            pieces.append(text.replace("KERNEL", "INLINE", 1) if is_once else text)
     if number_type == "double":
         pieces = [to_double(text).replace("FLT_MIN", "DBL_MIN") for text in pieces]
     return pieces

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,8 +47,8 @@ Arrays are in C order, and must not overlap. To compile it:
 
     cc -std=c99 -O3 -c {file}
 
-and -lm to link. Faster: -O3 -march=native -fno-math-errno. Small: -Os. With -D{macro}_CHECK, the file is a program that
-repeats the first three steps of the export on one batch, and returns 1 if a loss differs.
+and -lm to link. Faster: -O3 -march=native -fno-math-errno. Small: -O2 or -Os. With -D{macro}_CHECK, the file is a program
+that repeats the first three steps of the export on one batch, and returns 1 if a loss differs.
 
 {summary}"""
 
@@ -326,6 +327,7 @@ def write_calls(
 ) -> list[str]:
     """Add a function for each call to `functions`, and return the statements that call them, checks of inputs first.
 
+    Calls that do the same share a function.
     `types` are the types of the caller's arrays, by name. `places` are the names of arrays, for comments.
     """
     checks: list[str] = []
@@ -334,13 +336,17 @@ def write_calls(
         body = write_call(call, memory)
         if body is None:
             continue
-        name = f"{call.call.facts.kernel}_{len(functions)}"
         arrays = memory.inputs_in(body.text)
         parameters = ", ".join([f"{types[x]}{x}" for x in arrays]) or "void"
         kind = "int" if body.may_stop else "void"
-        comment = as_comment(describe_call(call, capture, places))
-        head = f"/* {comment} */\nAPART static {kind} {name}({parameters})"
-        functions.append(f"{head}\n{{\n{indent(body.text)}\n}}\n")
+        code = f"({parameters})\n{{\n{indent(body.text)}\n}}\n"
+        twin = next((function for function in functions if function.endswith(code)), None)  # of the other step
+        if twin is not None:
+            name = re.findall(r"^APART static \w+ (\w+)", twin, re.M)[0]
+        else:
+            name = f"{call.call.facts.kernel}_{len(functions)}"
+            comment = as_comment(describe_call(call, capture, places))
+            functions.append(f"/* {comment} */\nAPART static {kind} {name}{code}")
         text = f"{name}({', '.join(arrays)})"
         statement = f"if (!{text})\n    {on_stop}" if body.may_stop else f"{text};"
         is_check = call.call.facts.kernel.startswith("check_") and bool(arrays)

@@ -107,6 +107,13 @@ def test_the_file_allocates_nothing_and_calls_only_libm(tmp_path):
         assert sorted(defined) == [f"net_{x}" for x in ("init", "learning_rate", "predict", "state", "train")]
 
 
+def test_calls_that_do_the_same_share_a_function(tmp_path):
+    text = NETS["sgd"](np.float32).write(tmp_path / "net.c")
+    functions = re.findall(r"^APART static \w+ \w+(\(.*?^\})", text, re.MULTILINE | re.DOTALL)
+    assert len(functions) > 10
+    assert len(set(functions)) == len(functions)
+
+
 def test_the_file_is_the_same_on_every_instruction_set(tmp_path):
     script = (
         "import hashlib, sys, numpy as np, pathlib\n"

@@ -7,12 +7,12 @@ KERNEL void sum(int n, int K, int m, float *restrict y, const float *restrict a,
 {
     enum { LANES = 8 };
     if (m == 1) {
+        const int whole = K / LANES * LANES;
         for (int o = 0; o < n; o++, a += K) {
             float lanes[LANES] = {0}, total = 0;
-            int k = 0;
-            for (; k + LANES <= K; k += LANES)
+            for (int k = 0; k < whole; k += LANES)
                 for (int c = 0; c < LANES; c++) lanes[c] += a[k + c];
-            for (; k < K; k++) total += a[k];
+            for (int k = whole; k < K; k++) total += a[k];
             for (int c = 0; c < LANES; c++) total += lanes[c];
             y[o] = scale * total + (accumulate ? y[o] : 0);
         }

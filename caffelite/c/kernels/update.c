@@ -6,13 +6,13 @@
 /* hyper: lr, momentum, decay, nesterov */
 KERNEL void sgd(int n, float *restrict w, const float *restrict g, float *restrict velocity, const double *hyper)
 {
-    const float lr = (float)hyper[0], momentum = (float)hyper[1], decay = (float)hyper[2];
+    const float lr = (float)hyper[0], momentum = (float)hyper[1], decay = (float)hyper[2], nesterov = (float)hyper[3];
     for (int i = 0; i < n; i++) {
         const float d = g[i] + decay * w[i];
         if (velocity) {
             const float v = momentum * velocity[i] + d;
             velocity[i] = v;
-            w[i] -= lr * (hyper[3] != 0 ? d + momentum * v : v);
+            w[i] -= lr * (nesterov != 0 ? d + momentum * v : v);
         } else
             w[i] -= lr * d;
     }
