@@ -41,13 +41,13 @@ cython-lint: .venv/test,lint
 	PATH=$(CURDIR)/$(BIN):$$PATH cython-lint caffelite
 
 clang-format: .venv/test,lint
-	$(BIN)/clang-format --dry-run -Werror caffelite/_kernels/loops/*.h caffelite/c/kernels/*.[ch]
+	$(BIN)/clang-format --dry-run -Werror caffelite/_kernels/loops/*.h caffelite/c/kernels/*.[ch] examples/on_device/*.[ch]
 
 # Everything that a formatter decides.
 format: .venv/test,lint
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
-	$(BIN)/clang-format -i caffelite/_kernels/loops/*.h caffelite/c/kernels/*.[ch]
+	$(BIN)/clang-format -i caffelite/_kernels/loops/*.h caffelite/c/kernels/*.[ch] examples/on_device/*.[ch]
 
 mypy: .venv/test,lint
 	$(BIN)/python caffelite/_kernels/generate.py
@@ -92,6 +92,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/files.py
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/exported.py
+	$(BIN)/python benchmarks/exported_training.py
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/live.py
 	$(BIN)/python benchmarks/playground.py

@@ -47,8 +47,8 @@ Arrays are in C order, and must not overlap. To compile it:
 
     cc -std=c99 -O3 -c {file}
 
-and -lm to link. Faster: -O3 -march=native -fno-math-errno. Small: -O2 or -Os. With -D{macro}_CHECK, the file is a program
-that repeats the first three steps of the export on one batch, and returns 1 if a loss differs.
+and -lm to link. Faster: -O3 -march=native -fno-math-errno. Small: -O2 or -Os. With -D{macro}_CHECK, the file is a
+program that repeats the first three steps of the export on one batch, and returns 1 if a loss differs.
 
 {summary}"""
 

@@ -101,7 +101,7 @@ MARKS = {script: [posix] * (script in POSIX) for script in SCRIPTS}
 )
 def test_every_benchmark_prints_a_table_of_numbers(script, missing_peers):
     """sequences.py without its peers, whom it has in common with convolutions.py: starting them takes long."""
-    if script == "exported.py" and shutil.which("cc") is None:
+    if script in {"exported.py", "exported_training.py"} and shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
     if script in NEEDED:
         pytest.importorskip(NEEDED[script])

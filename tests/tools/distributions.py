@@ -10,9 +10,9 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 FOLDERS = "caffelite", "tests", "examples", "benchmarks", "docs"
-BUILT_DOCS = "docs/_build/", "docs/_notebooks/", "docs/gallery/"  # by `make docs`
+BUILT = "docs/_build/", "docs/_notebooks/", "docs/gallery/", "examples/on_device/build/"  # by `make`
 MADE = ".so", ".pyd", ".c", ".html", ".pyc"  # by compilers
-BY_HAND = "/static/", "/c/kernels/"  # folders whose files are not made by compilers
+BY_HAND = "/static/", "/c/kernels/", "/on_device/"  # folders whose files are not made by compilers
 LOOPS = "/_kernels/loops/"  # files that become one module for each instruction set
 SOURCES = ".pyx", ".pxd", ".pxi", ".h"
 LEVELS = {"x86_64": ["x86_64_v2", "x86_64_v3", "x86_64_v4"]}  # of instructions, by processor; others have one
@@ -40,7 +40,7 @@ def files(folder):
     """Return the files of a folder of the project that are not made by a compiler, a test or `make docs`."""
     found = [path for path in (ROOT / folder).rglob("*") if path.is_file()]
     names = [path.relative_to(ROOT).as_posix() for path in found]
-    return [name for name in names if not (is_made(name) or "/." in name or name.startswith(BUILT_DOCS))]
+    return [name for name in names if not (is_made(name) or "/." in name or name.startswith(BUILT))]
 
 
 def faults_of_wheel(path):
