@@ -60,6 +60,8 @@ def test_a_microcontroller_learns_a_new_hand_with_the_losses_that_fit_has(tmp_pa
     assert restored == after
     assert int(re.search(r"instructions a step: (\d+)", output)[1]) < 400_000
 
+    assert run("make", "check", cwd=folder).endswith("right\n")
+
     monkeypatch.chdir(folder)
     program = runpy.run_path("on_device.py")
     model, pixels, digits = program["model"], program["pixels"][:100, None], program["test_digits"][:100]
