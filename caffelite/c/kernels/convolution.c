@@ -6,14 +6,14 @@ typedef struct {
 } window;
 
 /* The first window whose pixel at place k is inside of the image. */
-KERNEL int first_window(window along, int k)
+INLINE int first_window(window along, int k)
 {
     const int before = along.padding - k * along.dilation;
     return before > 0 ? (before + along.stride - 1) / along.stride : 0;
 }
 
 /* The window behind the last whose pixel at place k is inside of the image. */
-KERNEL int end_window(window along, int k)
+INLINE int end_window(window along, int k)
 {
     const int left = along.length + along.padding - k * along.dilation;
     const int end = left > 0 ? (left - 1) / along.stride + 1 : 0;
