@@ -233,6 +233,15 @@ def gpt(figure, namespace):
     cl.plots.text(text, p[np.arange(len(targets)), targets], columns=32, axes=figure.subplots())
 
 
+def microgpt(figure, namespace):
+    """Names, each letter the darker the less it was expected. A dot is the end of a name."""
+    x, y = namespace["x"][:28], namespace["y"][:28]
+    p = cl.SoftmaxLoss().link(namespace["model"].predict(x))[y >= 0]
+    letters = y[y >= 0]
+    text = "".join("abcdefghijklmnopqrstuvwxyz·"[i] for i in letters)
+    cl.plots.text(text, p[np.arange(len(letters)), letters], columns=32, axes=figure.subplots())
+
+
 def main(example, picture, *arguments):
     sys.argv = [example, *arguments]
     namespace = runpy.run_path(example, run_name="__main__")

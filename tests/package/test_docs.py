@@ -170,6 +170,16 @@ def test_the_reference_leaves_out_names_of_other_frameworks(monkeypatch):
     assert hidden == {"compile", "trainable", "all_functions", "view"}
 
 
+def test_every_program_of_the_gallery_has_a_picture(monkeypatch):
+    pytest.importorskip("sphinx")
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    gallery = importlib.import_module("gallery")
+    drawn = re.findall(r"^def (\w+)\(figure, namespace\)", gallery.PICTURES.read_text(encoding="utf-8"), re.MULTILINE)
+    examples = [example for group in gallery.GROUPS.values() for example in group]
+    assert {example.name for example in examples if not example.picture} <= set(drawn)
+    assert {example.name for example in examples} == {path.stem for path in (DOCS.parent / "examples").glob("*.py")}
+
+
 @pytest.mark.sources
 def test_the_files_in_the_picture_of_a_step_are_there():
     named = re.findall(r'class="code file"[^>]*>([^<]+)<', (DOCS / "_static" / "step.svg").read_text(encoding="utf-8"))
