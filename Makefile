@@ -14,7 +14,7 @@ $(error .venv has Python $(shell $(BIN)/python $(VERSION)), not that of $(PYTHON
 endif
 endif
 
-.PHONY: spiral test coverage lint format ruff cython-lint clang-format mypy workflows prose house docs classroom sanitize wheel bench clean
+.PHONY: spiral test coverage lint format ruff cython-lint clang-format mypy workflows prose house docs wasm classroom sanitize wheel bench clean
 .DELETE_ON_ERROR:
 
 # While one core still compiles, the other fetches matplotlib.
@@ -66,6 +66,11 @@ house: | $(BIN)/python
 docs: .venv/docs .venv/levels
 	$(BIN)/sphinx-build -W --keep-going -j auto docs docs/_build/html
 
+# The nets of the site that learn in a browser. They are under version control, and only this target needs clang for
+# WebAssembly. On Debian 12: apt install clang-14 lld-14 wasi-libc libclang-rt-14-dev-wasm32
+wasm: .venv/built
+	$(BIN)/python docs/_wasm/build.py
+
 # Wheels, notebooks, programs and the site, if `make docs` has built it, for a class without a network.
 classroom: .venv/classroom .venv/levels
 	$(BIN)/python tests/tools/classroom.py
@@ -93,6 +98,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/sources.py
 	$(BIN)/python benchmarks/exported.py
 	$(BIN)/python benchmarks/exported_training.py
+	$(BIN)/python benchmarks/browser.py
 	$(BIN)/python benchmarks/many.py
 	$(BIN)/python benchmarks/live.py
 	$(BIN)/python benchmarks/playground.py

@@ -22,6 +22,7 @@ extensions += [
     "reference",
     "sources",
     "drawing",
+    "net",
     "exercise",
     "mathml",
     "gallery",

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
+from tests.c.site_nets import missing_wasm
 from tests.conftest import posix
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -103,6 +104,8 @@ def test_every_benchmark_prints_a_table_of_numbers(script, missing_peers):
     """sequences.py without its peers, whom it has in common with convolutions.py: starting them takes long."""
     if script in {"exported.py", "exported_training.py"} and shutil.which("cc") is None:
         pytest.skip("there is no C compiler")
+    if script == "browser.py" and (missing_wasm() or shutil.which("node") is None):
+        pytest.skip("there is no Node, or no clang for WebAssembly")
     if script in NEEDED:
         pytest.importorskip(NEEDED[script])
     modules = missing_peers if script == "sequences.py" else None

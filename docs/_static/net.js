@@ -1,0 +1,110 @@
+// Nets that learn in this page: clang made WebAssembly of C files that caffelite's `export_training` wrote.
+
+/** Load a net, and return its functions without its `name` in C. `array` makes an array that they take. */
+async function openNet(bytes, name) {
+  const { memory, __heap_base: heap, ...functions } = (await WebAssembly.instantiate(bytes)).instance.exports;
+  let end = heap.value;
+  memory.grow(2); // 128 KiB for the arrays
+  const net = {
+    array(Type, length) {
+      const made = new Type(memory.buffer, end, length);
+      end += 8 * Math.ceil(made.byteLength / 8);
+      return made;
+    },
+  };
+  for (const f of ["init", "train", "predict", "learning_rate", "state"]) {
+    net[f] = (...values) => functions[`${name}_${f}`](...values.map((v) => v.byteOffset ?? v));
+  }
+  return net;
+}
+
+/** Put a net with its `controls` and pictures in the place of what a reader without WebAssembly sees. */
+async function showNet(name, controls, pictures) {
+  const box = document.querySelector(`[data-net="${name}"]`);
+  const net = await openNet(Uint8Array.from(atob(box.dataset.wasm), (c) => c.charCodeAt(0)), name);
+  box.innerHTML = `<p class="bar"><button></button> <button>Begin again</button> ${controls}<br><span></span></p>${pictures}`;
+  return [net, box];
+}
+
+/** Call `step` before each frame, while the net is in view, until it returns false; and `draw` if anything changed. */
+function play(box, { begin, step, draw }) {
+  const [start, again] = box.querySelectorAll(".bar button");
+  let runs = !matchMedia("(prefers-reduced-motion: reduce)").matches;
+  let more = true, inView = false, waits = false;
+  const show = () => {
+    draw();
+    start.textContent = runs && more ? "Pause" : "Start";
+    start.disabled = !more;
+    if (waits || !(runs && more && inView)) return;
+    waits = requestAnimationFrame(() => {
+      waits = false;
+      if (runs) more = step();
+      show();
+    });
+  };
+  const restart = () => {
+    begin();
+    more = true;
+  };
+  start.onclick = () => { runs = !runs; show(); };
+  again.onclick = () => { runs = true; restart(); show(); };
+  new IntersectionObserver(([entry]) => { inView = entry.isIntersecting; show(); }).observe(box);
+  new MutationObserver(show).observe(document.body, { attributeFilter: ["data-theme"] });
+  matchMedia("(prefers-color-scheme: dark)").onchange = show;
+  addEventListener("resize", show);
+  restart();
+  show();
+}
+
+/** Return a function that measures `train`, and one for the text below the buttons. */
+function makeStatus(box) {
+  let time = 0, count = 0, last = performance.now(), speed = "";
+  const timed = (train) => {
+    const began = performance.now(), loss = train();
+    time += performance.now() - began;
+    count++;
+    return loss;
+  };
+  const tell = (steps, text) => {
+    const passed = performance.now() - last;
+    if (passed > 500) {
+      speed = count && ` · ${Math.round((1000 * count) / passed)} steps a second, ${Math.round((1000 * time) / count)} µs each`;
+      [time, count, last] = [0, 0, last + passed];
+    }
+    box.querySelector(".bar span").textContent = `Step ${steps.toLocaleString("en")}${text}${speed || ""}`;
+  };
+  return [timed, tell];
+}
+
+const colour = (name) => getComputedStyle(document.body).getPropertyValue(`--color-${name}`);
+
+/** Clear a canvas. Return its context, width and height, in pixels of the page. */
+function clear(canvas) {
+  const { clientWidth: width, clientHeight: height } = canvas;
+  [canvas.width, canvas.height] = [width * devicePixelRatio, height * devicePixelRatio];
+  const c = canvas.getContext("2d");
+  c.scale(devicePixelRatio, devicePixelRatio);
+  c.font = "12px sans-serif";
+  c.fillStyle = colour("foreground-secondary");
+  return [c, width, height];
+}
+
+/** Draw points [step, value] as a line, over lines at `marks`; the last of these names the axis. */
+function drawCurve(canvas, points, { steps, low, high, marks, scale = (v) => v }) {
+  const [c, width, height] = clear(canvas);
+  const left = 8 + Math.max(...marks.map((m) => c.measureText(m).width));
+  const x = (step) => left + ((width - left - 2) * step) / steps;
+  const y = (v) => 6 + ((height - 26) * (scale(high) - scale(v))) / (scale(high) - scale(low) || 1);
+  c.strokeStyle = colour("background-border");
+  c.textAlign = "right";
+  for (const mark of marks) {
+    c.fillText(`${mark}`.replace("-", "−"), left - 6, y(mark) + 4);
+    c.strokeRect(left, y(mark), width - left, 0);
+  }
+  c.fillText(`${steps.toLocaleString("en")} steps`, width, height - 2);
+  c.beginPath();
+  for (const [step, v] of points) c.lineTo(x(step), Math.min(height - 20, Math.max(2, y(v))));
+  c.strokeStyle = colour("brand-primary");
+  c.lineWidth = 1.5;
+  c.stroke();
+}
