@@ -61,6 +61,8 @@ def test_a_page_needs_60_kb_and_no_other_place():
     sizes = {path.name: path.stat().st_size for path in STATIC.iterdir()}
     assert sizes["microgpt.wasm"] + sizes["net.js"] + sizes["microgpt.js"] <= 60_000
     assert sizes["spiral.wasm"] + sizes["net.js"] + sizes["spiral.js"] <= 20_000
+    table = (DOCS / "export-c.md").read_text("utf-8")
+    assert all(f"| {sizes[f'{name}.wasm']:,} |" in table for name in build.NETS)
     for name in SCRIPTS:
         assert not re.search(r"//[a-z]+\.|fetch|import|XMLHttpRequest", (STATIC / name).read_text("utf-8")), name
 
