@@ -37,7 +37,7 @@ def test_the_headers_of_the_loops_compile_for_arm(compiler, tmp_path):
     sources = [f"{header.stem}.c" for header in LOOPS.glob("*.h")]
     for name in sources:
         (tmp_path / name).write_text(f'#include "loops/{Path(name).stem}.h"\n')
-    command = [compiler, "-c", "-w", f"-I{LOOPS.parent}", *sources]
+    command = [compiler, "-c", "-Werror=implicit-function-declaration", f"-I{LOOPS.parent}", *sources]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

@@ -28,9 +28,8 @@
  */
 #ifndef CAFFELITE_BFLOAT16_H
 #define CAFFELITE_BFLOAT16_H
-#include "lanes.h"
 #include "registry.h"
-#include "panel.h"
+#include "tile.h"
 #if defined(__x86_64__)
 #include <xmmintrin.h>
 #endif
