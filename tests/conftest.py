@@ -121,7 +121,7 @@ def copy_project(target):
     """Copy the project to a folder as it is under version control: without what was built or installed."""
     made = (".venv", ".git", "build", "dist", "classroom", "_build", "gallery", "_notebooks", ".hypothesis")
     made += ("__pycache__",)
-    made += ("*.so", "*.pyd", "*.c", "*.egg-info")
+    made += ("*.so", "*.pyd", "*.egg-info")
     shutil.copytree(HERE.parent, target, ignore=shutil.ignore_patterns(*made), dirs_exist_ok=True)
 
 
