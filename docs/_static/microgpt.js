@@ -107,7 +107,8 @@
   }
 
   function drawNumber() {
-    const t = losses.length, f = (v) => (v ? v.toPrecision(4).replace("-", "−") : "0");
+    const t = losses.length, f = (v) =>
+      (v === 0 ? "0" : Math.abs(v) < 1e-3 ? v.toExponential(3) : v.toPrecision(4)).replaceAll("-", "−");
     const [w0, m0, v0] = look(before), [w, m, v] = look(after), difference = m - 0.85 * m0;
     const g = Math.abs(difference) < 1e-6 * Math.abs(m) ? 0 : difference / 0.15; // without the error of the last digit
     sums.textContent = t === 0 ? `w = ${f(w)}` : `gradient  g = ${f(g)}

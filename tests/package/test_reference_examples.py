@@ -1,6 +1,8 @@
 """The examples of the reference, docs/reference/examples/, run and print what they show."""
 
+import ast
 import doctest
+import importlib
 import re
 import shutil
 import sys
@@ -11,7 +13,8 @@ import pytest
 
 import caffelite as cl
 
-FILES = sorted((Path(__file__).parents[2] / "docs" / "reference" / "examples").glob("*.txt"))
+DOCS = Path(__file__).parents[2] / "docs"
+FILES = sorted((DOCS / "reference" / "examples").glob("*.txt"))
 EXAMPLES = {
     name: text
     for path in FILES
@@ -31,6 +34,23 @@ OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 def test_there_are_examples_for_most_of_what_is_offered():
     assert len(FILES) > 10
     assert len(EXAMPLES) > 180
+
+
+def test_each_name_in_the_reference_has_an_example_or_is_listed_without_one(monkeypatch):
+    """Otherwise the site can't be built."""
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    listed_names = importlib.import_module("signatures").listed_names
+    names = set()
+    for page in (DOCS / "reference").glob("*.md"):
+        for block in re.findall(r"```\{reference\}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            module = re.search(r"^:module: (\S+)$", block, re.M)
+            lines = [line for line in block.splitlines() if not line.startswith(":")]
+            names |= {f"{module[1] if module else 'caffelite'}.{name}" for name in listed_names(lines)}
+    source = (DOCS / "_extensions" / "reference.py").read_text(encoding="utf-8")
+    no_example = ast.literal_eval(re.search(r"^NO_EXAMPLE = (\{.*?^\})", source, re.DOTALL | re.M)[1])
+    assert len(names) > 180
+    assert names - no_example <= EXAMPLES.keys()
+    assert not no_example & EXAMPLES.keys()
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
