@@ -112,12 +112,16 @@ __all__ += optimizers.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """Look up `live`, `minimize`, `exercises` and `__version__` only on demand.
+    """Look up `live`, `minimize`, `explain`, `attributions`, `exercises` and `__version__` only on demand.
 
-    `live` needs the extra `web`, and `minimize` needs SciPy. `exercises` is for learners only. The metadata with
-    the version takes longer to read than everything else here to import. For names of Keras and PyTorch, the error
-    gives caffelite's name.
+    `live` needs the extra `web`, and `minimize` needs SciPy. `explain` and `attributions` are for trained models,
+    `exercises` for learners. The metadata with the version takes longer to read than everything else here to import.
+    For names of Keras and PyTorch, the error gives caffelite's name.
     """
+    if name in ("attributions", "explain"):
+        from caffelite import attribution
+
+        return getattr(attribution, name)
     if name == "minimize":
         from caffelite.model.lbfgs import minimize
 

@@ -39,8 +39,11 @@ def is_stdout_error(error: OSError) -> bool:
     return error.filename is not None and error.filename == getattr(sys.stdout, "name", None)
 
 
-def draw(picture: Callable[[], Any], output: Path) -> int:
-    """Make a figure and write it; returns the exit status. Without matplotlib, say that there is no picture."""
+def draw(picture: Callable[[], Any], output: Path, stream: Any = None) -> int:
+    """Make a figure and write it; returns the exit status. Without matplotlib, say that there is no picture.
+
+    The messages go to `stream`, by default the standard output.
+    """
 
     def write() -> None:
         content = io.BytesIO()
@@ -50,10 +53,10 @@ def draw(picture: Callable[[], Any], output: Path) -> int:
     try:
         status = write_file(output, write)
     except ImportError:
-        echo(f"picture skipped: it needs matplotlib ({install_command('plot')})")
+        echo(f"picture skipped: it needs matplotlib ({install_command('plot')})", stream)
         return 0
     if not status:
-        echo(f"picture in {output}")
+        echo(f"picture in {output}", stream)
     return status
 
 

@@ -1,10 +1,11 @@
-"""`caffelite train`, `predict` and `export`: nets of tables."""
+"""`caffelite train`, `predict`, `explain` and `export`: nets of tables."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from caffelite._support.terminal import echo, is_terminal, make_writable, write
@@ -29,6 +30,12 @@ Predict for each row of a table, DATA.csv, with a model from caffelite train. Th
 names, and ignores others. It writes comma-separated values, in the order of the rows: the class and the probability of
 each class, or the value."""
 
+EXPLAIN_TEXT = """\
+Explain the prediction for each row of a table, DATA.csv, by a model from caffelite train --explain. The command writes
+comma-separated values, in the order of the rows: how much each column contributes to the probability of the predicted
+class, or to the value; the base, which is the mean for 100 rows of the training; and the output, which is the sum of
+all these. It can draw a picture: of all rows, of one row, or of one column."""
+
 EXPORT_TEXT = """\
 Write a model for other programs, as ONNX, as a file of C99, or both. A model of a table has two inputs: the numbers of
 a row, and a code for each category. The command lists both."""
@@ -51,9 +58,10 @@ TRAIN_OPTIONS: list[tuple[str, Callable[[str], Any], str, Any, str]] = [
 
 
 def add(commands: Any) -> None:
-    """Add the three commands."""
+    """Add the four commands."""
     _add_train(commands)
     _add_predict(commands)
+    _add_explain(commands)
     _add_export(commands)
 
 
@@ -67,6 +75,8 @@ def _add_train(commands: Any) -> None:
     add_argument("--drop", action="append", default=[], metavar="COLUMN", help=help_text)
     help_text = "a column of numbers that are names, such as postal codes; repeat it for several"
     add_argument("--category", action="append", default=[], metavar="COLUMN", help=help_text)
+    help_text = "keep 100 rows of the training in the model, for caffelite explain, and draw what matters"
+    add_argument("--explain", action="store_true", help=help_text)
     for name, to_value, metavar, default, help_text in TRAIN_OPTIONS:
         add_argument(name, type=to_value, metavar=metavar, default=default, help=help_text)
 
@@ -74,6 +84,20 @@ def _add_train(commands: Any) -> None:
 def _add_predict(commands: Any) -> None:
     add_argument = add_command(commands, predict, "predict the column for the rows of a table", PREDICT_TEXT)
     add_argument("model", metavar="MODEL", help="a file from caffelite train")
+    _add_table(add_argument)
+
+
+def _add_explain(commands: Any) -> None:
+    add_argument = add_command(commands, explain, "explain the predictions for the rows of a table", EXPLAIN_TEXT)
+    add_argument("model", metavar="MODEL", help="a file from caffelite train --explain")
+    _add_table(add_argument)
+    add_argument("--picture", type=argtypes.picture, metavar="PICTURE", help="file to draw into")
+    add_argument("--row", type=argtypes.natural, metavar="N", help="draw this row, counted from 0")
+    add_argument("--column", metavar="COLUMN", help="draw the contributions of this column over its values")
+
+
+def _add_table(add_argument: Callable[..., Any]) -> None:
+    """Add the arguments of a command that reads a table and writes values for its rows."""
     add_argument("data", metavar="DATA.csv", help=DATA_HELP)
     add_argument(
         "--output", type=argtypes.file, metavar="FILE.csv", help="file to write (default: the standard output)"
@@ -112,13 +136,17 @@ def train(arguments: argparse.Namespace) -> int:
             drop=arguments.drop,
             categories=arguments.category,
             delimiter=arguments.delimiter,
+            explains=arguments.explain,
             verbose=1 if is_terminal(sys.stderr) else "auto",
         )
     status = write_file(arguments.output, lambda: result.nets.model.save(arguments.output))
     if status:
         return status
     echo(f"model in {arguments.output}")
-    return draw(result.picture, picture)
+    status = draw(result.picture, picture)
+    if status or result.explanation is None:
+        return status
+    return draw(result.explanation.summary, picture.with_stem(f"{picture.stem}-explained"))
 
 
 def predict(arguments: argparse.Namespace) -> int:
@@ -128,11 +156,42 @@ def predict(arguments: argparse.Namespace) -> int:
         lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter)
     for remark in remarks:
         echo(f"caffelite predict: {remark}", sys.stderr)
+    return _write_lines(lines, arguments.output, "predictions")
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Explain the predictions for the rows of a table."""
+    picture, row, column = arguments.picture, arguments.row, arguments.column
+    with raise_usage_errors():
+        if picture is None and (row is not None or column is not None):
+            raise ValueError("--row and --column choose what to draw: name a file, --picture FILE.png")
+        if row is not None and column is not None:
+            raise ValueError("--row and --column are two pictures: choose one")
+        outputs = [path for path in (arguments.output, picture) if path is not None]
+        tables.check_distinct_paths([arguments.model, arguments.data], outputs)
+        explanation, lines, remarks = tables.explain(arguments.model, arguments.data, arguments.delimiter)
+        if row is not None and row >= len(explanation):
+            raise ValueError(f"there is no row {row}: {arguments.data} has the rows 0 … {len(explanation) - 1}")
+        if column is not None and column not in explanation.columns:
+            raise ValueError(f"there is no column {column!r}: the model has {', '.join(explanation.columns)}")
+    for remark in remarks:
+        echo(f"caffelite explain: {remark}", sys.stderr)
+    status = _write_lines(lines, arguments.output, "explanations")
+    if status or picture is None:
+        return status
+    stream = sys.stderr if arguments.output is None else None  # the standard output has the values
+    if column is not None:
+        return draw(lambda: explanation.dependence(column), picture, stream)
+    return draw(explanation.summary if row is None else lambda: explanation.plot(row), picture, stream)
+
+
+def _write_lines(lines: list[list[str]], path: Path | None, what: str) -> int:
+    """Write lines of cells into a file, or to the standard output. Return the exit status."""
     csv_text = as_csv(lines)
-    if arguments.output is not None:
-        status = write_file(arguments.output, lambda: replace_file(arguments.output, [csv_text.encode()]))
+    if path is not None:
+        status = write_file(path, lambda: replace_file(path, [csv_text.encode()]))
         if not status:
-            echo(f"predictions in {arguments.output}")
+            echo(f"{what} in {path}")
         return status
     if sys.stdout is None:
         raise UsageError("there is no standard output: name a file, --output FILE.csv")

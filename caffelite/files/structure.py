@@ -40,6 +40,7 @@ LATER_ARGUMENTS = {
     "initializer": {"Embedding", "RNN", "GRU", "LSTM", "MultiHeadAttention", "TransformerBlock"},
     "axis": {"GlobalAvgPool", "GlobalMaxPool"},
     "key_dim": {"MultiHeadAttention"},
+    "background": {"TableModel"},
 }
 
 MAX_FUNCTIONS = 10_000  # a Function in two places counts twice

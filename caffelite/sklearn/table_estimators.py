@@ -7,6 +7,7 @@ estimators have the targets.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from numbers import Integral, Real
 from typing import Any, ClassVar
 
@@ -25,16 +26,24 @@ from sklearn.utils.validation import (
 )
 
 from caffelite._support.moved_modules import rename_attributes
+from caffelite.attribution.explain import explain_game
+from caffelite.attribution.explanation import Explanation
+from caffelite.attribution.shapley import Game
+from caffelite.core.arrays import check_positive_integer
 from caffelite.core.function import Function
 from caffelite.data import frames
 from caffelite.functions import MSELoss, SoftmaxLoss
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.sklearn.frame_rows import is_frame
+from caffelite.tables import evaluation
 from caffelite.tables.columns import mean_and_deviation
-from caffelite.tables.recipe import Recipe, average_classifiers, average_regressors, train
+from caffelite.tables.recipe import Recipe, average_classifiers, average_regressors, sample_background, train
+from caffelite.tables.schema import Target
 
 COLUMN_NAME = "x{}"  # the name of a column of an array
+MAX_BACKGROUND = 500  # rows of the training that an estimator keeps
+BACKGROUND = 100  # of these, for an explanation
 
 
 @rename_attributes(_side_by_side="_nets")
@@ -84,6 +93,7 @@ class TableEstimator(BaseEstimator):
             nets, self.histories_ = train(recipe, self.columns_, arrays, targets, **options)
         except TrainingDiverged as error:
             raise ValueError(f"{error}; lower learning_rate, or sample weights") from error
+        self.background_ = sample_background(arrays, used, MAX_BACKGROUND)
         return nets
 
     def _recipe(self) -> Recipe:
@@ -151,10 +161,83 @@ class TableEstimator(BaseEstimator):
         outputs = self._nets.predict(self._to_frame(X, "no_validation", reset=False))
         return outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64)
 
+    def _rescale(self, outputs: np.ndarray) -> np.ndarray:
+        """Return outputs of nets (n, outputs) in the unit of the targets."""
+        return outputs
+
     def _join_nets(self, functions: list[Function]) -> None:
         """Make one model: the nets side by side, and then the average of their outputs."""
         self.model_ = Model(functions)
         self._nets = self.model_[:1]  # once, since it keeps its recordings
+
+    # ---- explanations -----------------------------------------------------------------------------------------------
+
+    def explain(self, X: Any, rows: int | None = None, seed: int | None = None) -> Explanation:
+        """Return how much each column contributes to each output for the rows X, as Shapley values.
+
+        A row's contributions add up to its output minus the mean output for `rows` rows of the training, 100 by
+        default. The estimator keeps up to 500 of them in `background_`. `seed` is for the random orders of the columns;
+        by default it is `random_state` if this is an integer, and otherwise 0. `cl.explain` describes the method.
+
+        Raise ValueError if the estimator has no such rows, or fewer.
+        """
+        check_is_fitted(self)
+        background = getattr(self, "background_", None)
+        if background is None:
+            raise ValueError(
+                f"this {type(self).__name__} has no rows of its training to compare with: fit it again, or call "
+                "cl.explain(estimator.model_, X, background)"
+            )
+        available = len(background[0])
+        count = min(BACKGROUND, available) if rows is None else check_positive_integer("rows", rows)
+        if count > available:
+            raise ValueError(f"rows: the estimator has {available} rows of its training, got rows={count}")
+        frame = self._to_frame(X, "no_validation", reset=False)
+        arrays = self.columns_.arrays(frame, "X")
+
+        def predict(net: Model, inputs: Any) -> np.ndarray:
+            return self._rescale(net.predict(inputs if len(inputs) > 1 else inputs[0]).astype(np.float64))
+
+        nets = self.model_[0].functions
+        few = tuple([x[:count] for x in background])
+        game = Game([partial(predict, net) for net in nets], arrays, few, self.columns_.feature_columns())
+        names = [column.name for column in self.columns_.columns]
+        classes = self.classes_.tolist() if hasattr(self, "classes_") else None
+        seed = self._default_seed() if seed is None else seed
+        return explain_game(game, seed, names, frames.select(frame, names, "X"), classes)
+
+    def importances(self, X: Any, y: Any, repeats: int = 5) -> dict[Any, evaluation.Difference]:
+        """Return how much each column matters for the rows X: {column: (mean, error)}, the largest first.
+
+        It is the rise of the log loss if the column is shuffled among the rows, or for numbers the fall of R². The mean
+        is over some shuffles, and the error is the standard error over the rows. Use rows that were not trained on. Of
+        more than 10,000 rows, or 500,000 predictions, a random part is taken. `caffelite train` prints the same.
+
+        Raise ValueError for a class in y that was not in the training.
+        """
+        check_is_fitted(self)
+        repeats = check_positive_integer("repeats", repeats)
+        frame = self._to_frame(X, "no_validation", reset=False)
+        y = column_or_1d(y, warn=True)
+        check_consistent_length(X, y)
+        rng = np.random.default_rng(self._default_seed())
+        rows = evaluation.sample_rows(np.arange(len(y)), self.columns_, repeats, rng)
+        inputs = tuple([x[rows] for x in self.columns_.arrays(frame, "X")])
+
+        def predict(model_input: Any) -> np.ndarray:
+            outputs = self._nets.predict(model_input)
+            return self._rescale(outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64).mean(axis=1))
+
+        return evaluation.permute_columns(predict, self.columns_, inputs, self._target(y), rows, repeats, rng)
+
+    def _target(self, y: np.ndarray) -> Target:
+        """Return y as the target of `caffelite train`."""
+        y = y.astype(np.float64)
+        assert_all_finite(y, input_name="y")
+        return Target("y", y, None)
+
+    def _default_seed(self) -> int:
+        return int(self.random_state) if isinstance(self.random_state, Integral) else 0
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -210,6 +293,9 @@ class TableClassifier(ClassifierMixin, TableEstimator):
     columns_ : Splines
         The first layer, which knows the columns. `columns_.arrays(frame)` returns the arrays that an exported model
         takes.
+    background_ : tuple of arrays
+        Up to 500 random rows of the training, as `columns_.arrays` returns them, for `explain`. A pickle has them. A
+        file of `model_.save` does not. After `del estimator.background_`, the estimator can do all but explain.
     histories_ : list of History
         The history of each net. `val_loss` is computed on the rows that it was not trained on.
     classes_, n_features_in_, feature_names_in_
@@ -251,6 +337,11 @@ class TableClassifier(ClassifierMixin, TableEstimator):
         best = self.predict_proba(X).argmax(axis=1)
         return self.classes_[best]
 
+    def _target(self, y: np.ndarray) -> Target:
+        if unknown := [label for label in np.unique(y).tolist() if label not in self.classes_]:
+            raise ValueError(f"y has the class {unknown[0]!r}, which was not in the training: {self.classes_.tolist()}")
+        return Target("y", np.searchsorted(self.classes_, y), [str(label) for label in self.classes_])
+
 
 @dataclass(eq=False, repr=False)
 class TableRegressor(RegressorMixin, TableEstimator):
@@ -281,7 +372,9 @@ class TableRegressor(RegressorMixin, TableEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predictions (n,)."""
-        outputs = self._predict_nets(X)[:, :, 0].mean(axis=1)
+        return self._rescale(self._predict_nets(X)[:, :, 0].mean(axis=1))
+
+    def _rescale(self, outputs: np.ndarray) -> np.ndarray:
         return self._center + self._scale * outputs
 
 

@@ -201,6 +201,11 @@ class Columns(Function, recordable=True, rowwise=True):
             inputs.append(np.stack(codes, axis=1))
         return tuple(inputs)
 
+    def feature_columns(self) -> tuple[np.ndarray, ...]:
+        """Return the number of the column that each feature in `arrays` comes from: a date has several features."""
+        columns = {f: i for i, column in enumerate(self.columns) for f in getattr(column, "features", [column.name])}
+        return tuple([np.array([columns[name] for name in names]) for names in self.names])
+
     def is_equivalent(self, other: Any) -> bool:
         """Return True if other Columns convert a frame to the same arrays."""
         if self.columns == other.columns:

@@ -1,4 +1,4 @@
-"""The commands `train`, `predict` and `export`. They make models, reports and predictions from tables."""
+"""The commands `train`, `predict`, `explain` and `export`. They make models, reports and predictions from tables."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ import numpy as np
 
 from caffelite._support.terminal import echo
 from caffelite._support.text_table import WIDTH, plural
+from caffelite.attribution.explain import explain_game, make_game
+from caffelite.attribution.explanation import Explanation
 from caffelite.files.atomic import replace_file
 from caffelite.model.load import load
 from caffelite.tables import report, schema
@@ -21,10 +23,11 @@ from caffelite.tables.evaluation import TableEvaluation
 from caffelite.tables.reading import CSVTable, read
 from caffelite.tables.recipe import Recipe
 from caffelite.tables.table_model import TableModel
-from caffelite.tables.training import TrainedNets, predict_trees, split, train_linear, train_nets
+from caffelite.tables.training import TrainedNets, predict_trees, split, take_rows, train_linear, train_nets
 from caffelite.visualize import plots
 
 SUM_TOLERANCE = 1e-3  # how far the probabilities of a row may be from 1
+MAX_EXPLAINED_ROWS = 20_000  # held-out rows times the square of the columns
 
 
 class TrainingResult(NamedTuple):
@@ -32,6 +35,7 @@ class TrainingResult(NamedTuple):
 
     nets: TrainedNets
     evaluation: TableEvaluation
+    explanation: Explanation | None = None
 
     def picture(self) -> Any:
         """Return a matplotlib Figure."""
@@ -54,9 +58,12 @@ def train(
     drop: Collection[str] = (),
     categories: Collection[str] = (),
     delimiter: str | None = None,
+    explains: bool = False,
     verbose: int | str = "auto",
 ) -> TrainingResult:
     """Train nets and simpler models to predict a column of a table from the others. Print how good they are.
+
+    If `explains`, the model keeps rows of the training, and the result has an explanation of rows that were held out.
 
     Raise ValueError with the reason if a table can't be learned from.
     """
@@ -70,7 +77,7 @@ def train(
     echo(f"{report.columns_table(summaries)}\n\n{report.describe_target(target, parts, other)}\n", flush=True)
 
     started = time.perf_counter()
-    nets = train_nets(frame, target, parts.training, recipe, seed, verbose)
+    nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains)
     seconds = time.perf_counter() - started
     best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
     linear = train_linear(frame, target, parts.training, seed)
@@ -83,7 +90,11 @@ def train(
     echo(f"{report.scores_table(evaluation)}\n")
     echo("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(evaluation)]) + "\n")
     echo(f"{report.importances_table(evaluation)}\n")
-    return TrainingResult(nets, evaluation)
+    if not explains:
+        return TrainingResult(nets, evaluation)
+    limit = int(np.clip(MAX_EXPLAINED_ROWS // len(nets.model.columns.columns) ** 2, 10, MAX_EXPLAINED_ROWS // 100))
+    held_out = np.random.default_rng(seed).permutation(np.flatnonzero(parts.test))[:limit]
+    return TrainingResult(nets, evaluation, explain_rows(nets.model, take_rows(frame, np.sort(held_out))))
 
 
 def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[list[str]], list[str]]:
@@ -93,9 +104,7 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
 
     Raise ValueError for a file that is not a model of a table, and for a table that does not fit the model.
     """
-    model = load(path)
-    if not isinstance(model, TableModel):
-        raise ValueError(f"{path} is not a model of a table from caffelite train")
+    model = _load_table_model(path)
     data = read(table, delimiter, as_words=schema.word_column_names(model.columns))
     frame, remarks = schema.make_frame(data, model.columns)
     outputs = model.predict(frame)
@@ -106,6 +115,41 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
         raise ValueError(f"{path} gives no probabilities: train it again")
     classes = np.array(model.classes)[outputs.argmax(axis=1)]
     return [names, *np.column_stack([classes, outputs.astype(str)]).tolist()], remarks
+
+
+def explain(path: str, table: str, delimiter: str | None = None) -> tuple[Explanation, list[list[str]], list[str]]:
+    """Explain the outputs of a model in a file for the rows of a table. Returns also lines of cells, and remarks.
+
+    The first line has names. Each other line has the predicted class, if there are classes, the contributions of the
+    columns to its probability or to the value, the base, and the output.
+
+    Raise ValueError for a file without rows of the training, and what `predict` raises.
+    """
+    model = _load_table_model(path)
+    if model.background is None:
+        raise ValueError(f"{path} has no rows of the training to compare with: train it again with --explain")
+    data = read(table, delimiter, as_words=schema.word_column_names(model.columns))
+    frame, remarks = schema.make_frame(data, model.columns)
+    explanation = explain_rows(model, frame)
+    columns = explanation.frame()
+    names = [] if model.classes is None else [model.target]
+    names += [*map(str, explanation.columns), "base", "output"]
+    return explanation, [names, *np.column_stack([x.astype(str) for x in columns.values()]).tolist()], remarks
+
+
+def explain_rows(model: TableModel, frame: schema.Frame) -> Explanation:
+    """Return the explanation of a model that has rows of the training, for the rows of a frame."""
+    assert model.background is not None
+    names = [column.name for column in model.columns.columns]
+    game, _ = make_game(model, frame, model.background)
+    return explain_game(game, 0, names, frame, model.classes)
+
+
+def _load_table_model(path: str) -> TableModel:
+    model = load(path)
+    if not isinstance(model, TableModel):
+        raise ValueError(f"{path} is not a model of a table from caffelite train")
+    return model
 
 
 def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | None = None) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite.tables.columns import Columns
 from caffelite.tables.schema import Frame, Target
 from caffelite.tables.table_model import TableModel
 from caffelite.tables.training import TableSplit, take_rows
@@ -124,32 +126,48 @@ def scores(outputs: np.ndarray, target: Target, rows: np.ndarray) -> dict[str, f
 
 
 def importances(model: TableModel, frame: Frame, target: Target, rows: np.ndarray, seed: int) -> dict[str, Difference]:
+    """Return the importance of each column for these rows, (n,) bool; see `permute_columns`."""
+    rng = np.random.default_rng(seed)
+    rows = sample_rows(np.flatnonzero(rows), model.columns, SHUFFLES, rng)
+    return permute_columns(
+        model.predict, model.columns, model.columns.arrays(take_rows(frame, rows)), target, rows, SHUFFLES, rng
+    )
+
+
+def sample_rows(rows: np.ndarray, columns: Columns, repeats: int, rng: np.random.Generator) -> np.ndarray:
+    """Return the rows that `permute_columns` should take of these: random ones if there are very many, in order."""
+    max_rows = max(100, min(MAX_SHUFFLED_ROWS, MAX_PREDICTED_ROWS // (repeats * len(columns.columns))))
+    return np.sort(rng.permutation(rows)[:max_rows])
+
+
+def permute_columns(
+    predict: Callable[[Any], np.ndarray],
+    columns: Columns,
+    inputs: tuple[np.ndarray, ...],
+    target: Target,
+    rows: np.ndarray,
+    repeats: int,
+    rng: np.random.Generator,
+) -> dict[Any, Difference]:
     """By how much the log loss rises, or R² falls, if a column is shuffled among the rows.
 
-    It is the mean of SHUFFLES shuffles. The largest come first. If several columns have the same information, perhaps
-    none of them matters.
+    It is the mean of some shuffles. The largest come first. If several columns have the same information, perhaps none
+    of them matters. `inputs` are `columns.arrays(frame)` of the rows, and change while this runs.
 
     L. Breiman, "Random forests", Machine Learning 45, 2001, section 10.
     """
-    rng, columns = np.random.default_rng(seed), model.columns
-    rows = np.flatnonzero(rows)
-    max_rows = max(100, min(MAX_SHUFFLED_ROWS, MAX_PREDICTED_ROWS // (SHUFFLES * len(columns.columns))))
-    rows = np.sort(rng.permutation(rows)[:max_rows])
-    inputs = columns.arrays(take_rows(frame, rows))  # once: a shuffle changes columns of them
     model_input = inputs if len(inputs) > 1 else inputs[0]
-    base_losses, scale = losses(model.predict(model_input), target, rows), unit(target, rows)
-    input_columns = [x[:, i] for x in inputs for i in range(x.shape[1])]
-    places = dict(zip([name for names in columns.names for name in names], input_columns, strict=True))
-    result = {}
-    for column in columns.columns:
-        features = [places[name] for name in getattr(column, "features", [column.name])]
-        originals, shuffled = [feature.copy() for feature in features], np.zeros(len(rows))
-        for _ in range(SHUFFLES):
+    base_losses, scale = losses(predict(model_input), target, rows), unit(target, rows)
+    feature_columns, result = columns.feature_columns(), {}
+    for i, column in enumerate(columns.columns):
+        parts = [(x, np.flatnonzero(owner == i)) for x, owner in zip(inputs, feature_columns, strict=True)]
+        originals, shuffled = [x[:, features] for x, features in parts], np.zeros(len(rows))
+        for _ in range(repeats):
             order = rng.permutation(len(rows))
-            for feature, values in zip(features, originals, strict=True):
-                feature[:] = values[order]
-            shuffled += losses(model.predict(model_input), target, rows) / SHUFFLES
-        for feature, values in zip(features, originals, strict=True):
-            feature[:] = values
+            for (x, features), values in zip(parts, originals, strict=True):
+                x[:, features] = values[order]
+            shuffled += losses(predict(model_input), target, rows) / repeats
+        for (x, features), values in zip(parts, originals, strict=True):
+            x[:, features] = values
         result[column.name] = Difference.from_rows((shuffled - base_losses) / scale)
     return dict(sorted(result.items(), key=lambda item: -item[1].mean))

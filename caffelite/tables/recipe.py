@@ -136,6 +136,12 @@ def train(
     return nets, histories
 
 
+def sample_background(arrays: tuple[np.ndarray, ...], rows: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
+    """Return copies of at most so many of these rows, in random order. They are the same each time."""
+    chosen = np.random.default_rng(0).permutation(rows)[:count]
+    return tuple([x[chosen] for x in arrays])
+
+
 def assign_folds(targets: np.ndarray, random: np.random.RandomState) -> np.ndarray:
     """Draw the fold 0 … FOLDS − 1 of each row. All folds get about the same number of rows of each class."""
     order = random.permutation(len(targets))

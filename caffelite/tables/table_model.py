@@ -26,8 +26,11 @@ class TableModel(Model):
     classes : list of str, optional
         The names of the classes: then the outputs (n, classes) are probabilities. Without them, outputs are values
         (n, 1).
+    background : tuple of array-like, optional
+        Rows of the training, as `columns.arrays` returns them. `caffelite explain` compares other rows with these. The
+        file has them. None is a missing number.
 
-    Raise ValueError for other Functions, and for outputs of another shape.
+    Raise ValueError for other Functions, for outputs of another shape, and for a background that does not fit.
     """
 
     def __init__(
@@ -35,6 +38,7 @@ class TableModel(Model):
         functions: Iterable[Function],
         target: str,
         classes: Sequence[str] | None = None,
+        background: Sequence[Any] | None = None,
         *,
         seed: int | None = None,
         dtype: Any = np.float32,
@@ -52,8 +56,25 @@ class TableModel(Model):
                 "TableModel: expected a different name for each class, or classes=None for one output; "
                 f"got {self.classes} for outputs {self.output_shape(*rows)}"
             )
+        self.background = None if background is None else self._read_background(background)
 
     @property
     def columns(self) -> Columns:
         """The table's columns. `columns.arrays(frame)` returns the arrays that an exported model takes."""
         return self.frame_reader
+
+    def arguments(self) -> dict[str, Any]:
+        arguments = super().arguments()
+        if self.background is not None:
+            rows = [[[None if x != x else x for x in row] for row in array.tolist()] for array in self.background]
+            arguments["background"] = rows
+        return arguments
+
+    def _read_background(self, background: Sequence[Any]) -> tuple[np.ndarray, ...]:
+        dtypes = [dtype for dtype, names in ((np.float64, self.columns.numbers), (np.int64, self.columns.categories)) if names]
+        arrays = tuple([np.array(rows, dtype) for rows, dtype in zip(background, dtypes, strict=True)])
+        sizes = [len(names) for names in self.columns.names]
+        if any(x.ndim != 2 or x.shape != (len(arrays[0]), size) or not len(x) for x, size in zip(arrays, sizes, strict=True)):
+            shapes = [x.shape for x in arrays]
+            raise ValueError(f"TableModel: expected a background of rows of {sizes} numbers and codes, got {shapes}")
+        return arrays

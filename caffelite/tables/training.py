@@ -36,6 +36,7 @@ EMBEDDING_SIZE = 8  # numbers for each category
 EMBEDDING_SCALE = 0.1  # of the initial vectors: small, so rare categories matter little
 
 MAX_CATEGORIES = 255  # of a column, for boosted trees
+BACKGROUND = 100  # rows that a model keeps for explanations
 
 
 class TableSplit(NamedTuple):
@@ -87,8 +88,16 @@ def take_rows(frame: Frame, rows: np.ndarray) -> Frame:
     }
 
 
-def train_nets(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, seed: int, verbose: Any) -> TrainedNets:
-    """Train nets on these rows, (n,) bool, by the recipe.
+def train_nets(
+    frame: Frame,
+    target: Target,
+    rows: np.ndarray,
+    recipe: Recipe,
+    seed: int,
+    verbose: Any,
+    keeps_background: bool = False,
+) -> TrainedNets:
+    """Train nets on these rows, (n,) bool, by the recipe. Their model may keep a few of the rows for explanations.
 
     After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
     """
@@ -99,10 +108,9 @@ def train_nets(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, s
     metrics = ["r2"] if target.classes is None else ["accuracy"]
     options: dict[str, Any] = {"outputs": outputs, "loss": loss, "metrics": metrics, "verbose": verbose}
     random = np.random.RandomState(seed)
+    arrays = columns.arrays(training_frame)
     try:
-        nets, histories = recipes.train(
-            recipe, columns, columns.arrays(training_frame), targets, random=random, **options
-        )
+        nets, histories = recipes.train(recipe, columns, arrays, targets, random=random, **options)
     except KeyboardInterrupt as interrupt:
         nets, histories = getattr(interrupt, "nets", []), getattr(interrupt, "histories", [])
         if not nets:
@@ -112,7 +120,8 @@ def train_nets(frame: Frame, target: Target, rows: np.ndarray, recipe: Recipe, s
         functions = recipes.average_regressors(nets, center, scale)
     else:
         functions = recipes.average_classifiers(nets, outputs)
-    return TrainedNets(TableModel(functions, target.name, target.classes), histories)
+    background = recipes.sample_background(arrays, np.arange(count), BACKGROUND) if keeps_background else None
+    return TrainedNets(TableModel(functions, target.name, target.classes, background), histories)
 
 
 def train_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> TableModel:

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.colours import FAINT, INK, PALETTE
+from caffelite._support.colours import INK, PALETTE
 from caffelite._support.extras import pip_command
 from caffelite._support.text_table import escape_tex, shorten
 from caffelite.core.function import Function
@@ -22,6 +22,7 @@ from caffelite.core.modes import no_grad
 from caffelite.functions import Conv2d
 from caffelite.model.model import History, Model
 from caffelite.visualize.animation import film as film
+from caffelite.visualize.axes import make_axes, make_figure, style_axes
 from caffelite.visualize.regions import TINT as TINT
 from caffelite.visualize.regions import Plane
 
@@ -44,7 +45,7 @@ def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
     x, y = np.asarray(x), np.asarray(y)
     if x.ndim != 2 or x.shape[1] != 2 or y.shape != x.shape[:1] or len(x) == 0:
         raise ValueError(f"decision_regions takes points (n, 2) and labels (n,), got shapes {x.shape} and {y.shape}")
-    axes = _make_axes(4, 4) if axes is None else axes
+    axes = make_axes(4, 4) if axes is None else axes
     plane = Plane(x, PIXELS)
     plane.draw(axes, model.predict(plane.points), x, y, model.predict(x))
     return axes.figure
@@ -61,7 +62,7 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
             "mistakes takes images (n, height, width), labels (n,) and predictions (n,), "
             f"got shapes {images.shape}, {labels.shape} and {predictions.shape}"
         )
-    axes = _make_axes(4, 3.5) if axes is None else axes
+    axes = make_axes(4, 3.5) if axes is None else axes
     axes.set_axis_off()
     wrong = np.flatnonzero(predictions != labels)
     if len(wrong) == 0:
@@ -102,7 +103,7 @@ def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
             "filters takes an image (height, width) and a Conv2d of one channel, "
             f"got shape {image.shape} and {convolution!r}"
         )
-    axes = _make_axes(1.2 + 0.45 * convolution.out_channels, 1.2) if axes is None else axes
+    axes = make_axes(1.2 + 0.45 * convolution.out_channels, 1.2) if axes is None else axes
     with no_grad():
         outputs = convolution(image.astype(convolution.weight.dtype)[None, None]).numpy()[0]
     axes.set_axis_off()
@@ -129,7 +130,7 @@ def weights(function: Function) -> Any:
         raise ValueError(f"weights: {function!r} has no parameters of two or more axes")
     columns = min(len(matrices), 4)
     rows = math.ceil(len(matrices) / columns)
-    figure = _make_figure(2.6 * columns, 2.6 * rows)
+    figure = make_figure(2.6 * columns, 2.6 * rows)
     panels = figure.subplots(rows, columns, squeeze=False)
     for axes in panels.flat:
         axes.set_axis_off()
@@ -150,7 +151,7 @@ def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     display = _import_display("confusion_matrix", "metrics", "ConfusionMatrixDisplay")
     names = np.union1d(labels, predictions)
     classes = len(names)
-    axes = _make_axes(*(2 * [min(8, max(3, 0.4 * classes))])) if axes is None else axes
+    axes = make_axes(*(2 * [min(8, max(3, 0.4 * classes))])) if axes is None else axes
     display.from_predictions(
         labels,
         predictions,
@@ -183,7 +184,7 @@ def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
     if not ((probabilities >= 0) & (probabilities <= 1)).all():
         raise ValueError("calibration takes probabilities in 0 … 1; loss.link(scores) makes them of scores")
     display = _import_display("calibration", "calibration", "CalibrationDisplay")
-    axes = _make_axes(4, 3.5) if axes is None else axes
+    axes = make_axes(4, 3.5) if axes is None else axes
     is_multiclass = probabilities.ndim == 2
     is_right = probabilities.argmax(axis=1) == labels if is_multiclass else labels
     confidence = probabilities.max(axis=1) if is_multiclass else probabilities
@@ -204,7 +205,7 @@ def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
     targets, predictions = (a[:, 0] if a.shape[1:] == (1,) else a for a in (targets, predictions))
     targets, predictions = _check_columns("residuals", "targets", targets, "predictions", predictions)
     display = _import_display("residuals", "metrics", "PredictionErrorDisplay")
-    axes = _make_axes(4, 3.5) if axes is None else axes
+    axes = make_axes(4, 3.5) if axes is None else axes
     display.from_predictions(
         targets,
         predictions,
@@ -233,7 +234,7 @@ def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = 
             f"plots.text takes probabilities of {len(characters)} characters, got shape {probabilities.shape}"
         )
     rows = math.ceil(len(characters) / columns)
-    axes = _make_axes(0.1 * columns, 0.2 * rows) if axes is None else axes
+    axes = make_axes(0.1 * columns, 0.2 * rows) if axes is None else axes
     bits = np.zeros(rows * columns)
     bits[: len(characters)] = -np.log2(np.maximum(probabilities, 2.0**-8))
     colours = LinearSegmentedColormap.from_list("bits", ["#FFFFFF", PALETTE[1]])
@@ -256,7 +257,7 @@ def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
     x (n, 2), y (n,) integer labels.
     """
     share = np.mean(model.predict(x).argmax(axis=1) == y)
-    figure = _make_figure(dpi=160)
+    figure = make_figure(dpi=160)
     axes = _draw_curves_right(figure, history, f"{share:.1%} of {len(x):,} points right, the rest ringed")
     decision_regions(model, x, y, axes=axes)
     return figure
@@ -270,7 +271,7 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
     """
     wrong = np.flatnonzero(np.asarray(predictions) != labels)
     title = f"{len(wrong):,} of {len(images):,} held-out images wrong (label → prediction)"
-    figure = _make_figure(dpi=160)
+    figure = make_figure(dpi=160)
     above, below = figure.subfigures(2, 1, height_ratios=[1.9, 1])
     mistakes(images, labels, predictions, axes=_draw_curves_right(above, history, title))
     axes = below.subplots()
@@ -281,7 +282,7 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
 
 def text_picture(history: History, characters: str, probabilities: Any) -> Any:
     """Return a matplotlib Figure: `text`, what there is room for, and beside it loss and accuracy over the epochs."""
-    figure = _make_figure(dpi=160)
+    figure = make_figure(dpi=160)
     axes = _draw_curves_right(figure, history, "held-out text, the darker the less expected")
     text(characters[:MAX_CHARACTERS], probabilities[:MAX_CHARACTERS], axes=axes)
     return figure
@@ -297,7 +298,7 @@ def table_picture(
     by the names of columns.
     """
     truth, predictions = _check_columns("table_picture", "truth", truth, "predictions", predictions)
-    figure = _make_figure(dpi=160)
+    figure = make_figure(dpi=160)
     left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 0.85, 0.85], wspace=0.03)
     axes = left.subplots()
     if classes is None:
@@ -325,7 +326,7 @@ def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, clas
     axes.set_yticks(places, [names[i] for i in places])
     axes.set(xlabel="predicted", ylabel="true")
     right = (labels == predictions).mean()
-    _style_axes(axes, f"{right:.1%} of {len(labels):,} held-out rows right")
+    style_axes(axes, f"{right:.1%} of {len(labels):,} held-out rows right")
 
 
 def _draw_predictions(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> None:
@@ -336,7 +337,7 @@ def _draw_predictions(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> 
     axes.plot(ends, ends, color=INK, linewidth=1, zorder=1)
     axes.scatter(truth[shown_rows], predictions[shown_rows], s=12, alpha=0.6, color=PALETTE[0], linewidths=0)
     axes.set(xlabel="true", ylabel="predicted")
-    _style_axes(axes, f"{len(truth):,} held-out rows", grid="both")
+    style_axes(axes, f"{len(truth):,} held-out rows", grid="both")
 
 
 def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) -> None:
@@ -344,26 +345,7 @@ def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) ->
     top = sorted(importances.items(), key=lambda item: item[1])[-10:]
     axes.barh(range(len(top)), [x for _, x in top], color=PALETTE[0], height=0.6)
     axes.set_yticks(range(len(top)), [escape_tex(shorten(name, 18)) for name, _ in top])
-    _style_axes(axes, f"{what} if shuffled", grid="x")
-
-
-def _style_axes(axes: Any, title: str, grid: str | None = None) -> None:
-    """Write the title, and draw no box. Behind the picture are the lines of a grid: "x", "y", "both" or none."""
-    if grid is not None:
-        axes.grid(axis=grid, color=FAINT, linewidth=0.8)
-        axes.set_axisbelow(True)
-    axes.set_title(title, fontsize=11, color=INK, loc="left")
-    axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
-    axes.spines[:].set_visible(False)
-
-
-def _make_figure(width: float = 10, height: float = 4.375, **options: Any) -> Any:
-    """Return an empty figure of this size in inches."""
-    from caffelite._support.figures import Figure
-
-    return Figure(width, height, **options)
+    style_axes(axes, f"{what} if shuffled", grid="x")
 
 
 def _draw_curves_right(figure: Any, history: History, title: str) -> Any:
@@ -391,11 +373,6 @@ def _draw_curves(figure: Any, history: History, validation_label: str = "held ou
     _draw_curve(metric, history, name)
     if name == "accuracy":
         metric.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-
-
-def _make_axes(width: float, height: float) -> Any:
-    """Axes on a figure of this size in inches, which has no others."""
-    return _make_figure(width, height).subplots()
 
 
 def _import_display(what: str, module: str, name: str) -> Any:
@@ -450,4 +427,4 @@ def _draw_curve(axes: Any, history: History, name: str) -> None:
         line.set_linewidth(1.5)
     axes.set_title("")
     axes.margins(x=0.01)
-    _style_axes(axes, escape_tex(name), grid="y")
+    style_axes(axes, escape_tex(name), grid="y")

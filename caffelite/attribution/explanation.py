@@ -1,0 +1,200 @@
+"""Explanation: the contributions of columns to outputs, as numbers, as a frame and as pictures."""
+
+from __future__ import annotations
+
+import operator
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from caffelite._support.text_table import plural
+from caffelite.data import frames
+from caffelite.tables import dates
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Explanation:
+    """How much each column of some rows contributes to a model's outputs.
+
+    `base + values.sum(axis=1)` are the outputs. A contribution is the Shapley value of the column: how much the output
+    rises when the model learns the row's value in this column, where it had the values of background rows before. It is
+    the mean over all orders in which it may learn the columns. The pictures need matplotlib.
+
+    Attributes
+    ----------
+    values : array (n, columns), or (n, columns, k) for k outputs
+        The contributions, in the unit of the outputs. The outputs of a classifier are probabilities. The contributions
+        of a column to all classes add up to 0.
+    errors : array, shaped as values
+        The standard errors of the values, which come from random orders. They are 0 if all orders were computed.
+    base : float, or array (k,)
+        The mean output for the background rows.
+    outputs : array (n,) or (n, k)
+        The model's outputs for the rows.
+    columns : list
+        The names of the columns.
+    data : frame or dict
+        The rows.
+    classes : list, optional
+        The class of each output, if they are probabilities.
+    """
+
+    values: np.ndarray
+    errors: np.ndarray
+    base: Any
+    outputs: np.ndarray
+    columns: list[Any]
+    data: Any
+    classes: list[Any] | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __repr__(self) -> str:
+        outputs = f", {self.values.shape[2]} outputs" if self.values.ndim == 3 else ""
+        errors = f"standard errors up to {self.errors.max():.2g}" if self.errors.any() else "exact"
+        return f"Explanation({plural(len(self), 'row')}, {plural(len(self.columns), 'column')}{outputs}, {errors})"
+
+    def frame(self, output: Any = None) -> Any:
+        """Return the contributions as a frame: a line a row, with its columns, `base` and `output`.
+
+        It is a frame of pandas or polars if the rows came in one, otherwise a dict. `output` is a class, or the index
+        of an output. For a classifier it is by default the predicted class of each row, which the first column names.
+        """
+        places, rows = self._output_places(output), np.arange(len(self))
+        values, base, outputs = self.values, self.base, self.outputs
+        result: dict[Any, Any] = {}
+        if places is not None:
+            values, base, outputs = values[rows, :, places], base[places], outputs[rows, places]
+            if self.classes is not None:
+                result[self._new_name("class")] = np.array(self.classes)[places]
+        result |= dict(zip(self.columns, values.T, strict=True))
+        result |= {self._new_name("base"): np.broadcast_to(base, len(self)), self._new_name("output"): outputs}
+        if frames.is_instance(self.data, "pandas", "DataFrame"):
+            return sys.modules["pandas"].DataFrame(result, index=self.data.index)
+        if frames.is_instance(self.data, "polars", "DataFrame"):
+            return sys.modules["polars"].DataFrame(result)
+        return result
+
+    def plot(self, row: int = 0, output: Any = None, *, axes: Any = None) -> Any:
+        """Draw how the columns of a row lead from the base to its output: a waterfall. Return the matplotlib figure.
+
+        The largest contributions are on top. Each bar starts at the end of the one below it. Whiskers are two standard
+        errors long to each side. `output` is as in `frame`.
+        """
+        from caffelite.visualize import contributions as pictures
+
+        row = range(len(self))[operator.index(row)]
+        places = self._output_places(output)
+        place = () if places is None else (int(places[row]),)
+        columns = frames.get_columns(self.data, "explain")
+        labels = [f"{name} = {describe_value(columns[name], row)}" for name in self.columns]
+        base, output_value = np.asarray(self.base)[place], self.outputs[(row, *place)]
+        values, errors = (a[(row, slice(None), *place)] for a in (self.values, self.errors))
+        return pictures.waterfall(labels, values, errors, float(base), float(output_value), self._axis(places, row), axes)
+
+    def summary(self, output: Any = None, *, axes: Any = None) -> Any:
+        """Draw the contributions of all columns to all rows, the most important column on top. Return the figure.
+
+        A point is a row. Its colour shows the value in the column, from low to high; words and dates are grey. A
+        classifier of two classes shows the second one. If there are more classes and no `output`, bars show the mean
+        size of the contributions to each class.
+        """
+        from caffelite.visualize import contributions as pictures
+
+        if output is None and self.classes is not None and len(self.classes) > 2:
+            return pictures.class_bars(self.columns, np.abs(self.values).mean(axis=0), self.classes, axes)
+        places = self._output_places(self._second_class(output))
+        columns = frames.get_columns(self.data, "explain")
+        ranks = np.stack([rank_values(columns[name]) for name in self.columns], axis=1)
+        return pictures.beeswarm(self.columns, self._values(places), ranks, self._axis(places), axes)
+
+    def dependence(self, column: Any, output: Any = None, *, axes: Any = None) -> Any:
+        """Draw the contributions of a column over its values, a point a row. Return the figure.
+
+        Words are beside each other, and so are missing values. `output` is as in `summary`, and needed if there are
+        more than two classes. Raise ValueError for an unknown column.
+        """
+        from caffelite.visualize import contributions as pictures
+
+        if column not in self.columns:
+            raise ValueError(f"dependence: there is no column {column!r}; there are {frames.join_names(self.columns)}")
+        output = self._second_class(output)
+        if output is None and self.classes is not None:
+            raise ValueError(f"dependence: expected a class as output, of {self.classes}")
+        places = self._output_places(output)
+        values = self._values(places)[:, self.columns.index(column)]
+        data = frames.get_columns(self.data, "explain")[column]
+        return pictures.dependence(to_axis(data), values, str(column), self._axis(places), axes)
+
+    def _values(self, places: np.ndarray | None) -> np.ndarray:
+        return self.values if places is None else self.values[np.arange(len(self)), :, places]
+
+    def _second_class(self, output: Any) -> Any:
+        """Return the second of two classes if no output is given."""
+        return self.classes[1] if output is None and self.classes is not None and len(self.classes) == 2 else output
+
+    def _output_places(self, output: Any) -> np.ndarray | None:
+        """Return the index of the output for each row, None if there is only one. ValueError for an unknown output."""
+        if self.values.ndim == 2:
+            if output is not None:
+                raise ValueError(f"expected output=None, because the explanation is of one output, got {output!r}")
+            return None
+        if output is None and self.classes is not None:
+            return self.outputs.argmax(axis=1)
+        options = list(range(self.values.shape[2])) if self.classes is None else self.classes
+        if output not in options:
+            raise ValueError(f"expected an output of {options}, got {output!r}")
+        return np.full(len(self), options.index(output))
+
+    def _axis(self, places: np.ndarray | None, row: int = 0) -> str:
+        """Return the name of the output."""
+        if places is None:
+            return "output"
+        return f"output {places[row]}" if self.classes is None else f"probability of {self.classes[places[row]]}"
+
+    def _new_name(self, name: str) -> str:
+        """Return a name that no column has."""
+        while name in self.columns:
+            name += "_"
+        return name
+
+
+def describe_value(column: Any, row: int) -> str:
+    """Return the value of a column in a row as a short text."""
+    if isinstance(column, frames.Categories):
+        return str(column.names[column.codes[row]]) if column.codes[row] >= 0 else "missing"
+    value = column.iloc[row] if hasattr(column, "iloc") else column[row]
+    if frames.is_missing(value) or str(value) == "NaT":
+        return "missing"
+    if isinstance(value, bool | np.bool_ | str):
+        return str(value)
+    if isinstance(value, int | float | np.number):
+        return f"{value:.4g}" if abs(value) < 1e4 or value != int(value) else f"{int(value):,}"
+    return str(value).removesuffix(" 00:00:00")
+
+
+def rank_values(column: Any) -> np.ndarray:
+    """Return the rank of each number of a column in 0 … 1; NaN for missing ones, and for words and dates."""
+    if not frames.is_numeric(column):
+        return np.full(len(column.codes if isinstance(column, frames.Categories) else column), np.nan)
+    numbers = frames.to_numbers(column, "explain", allow_missing=True).astype(np.float64)
+    present = ~np.isnan(numbers)
+    known, places = np.unique(numbers[present], return_inverse=True)
+    ranks = np.full(len(numbers), np.nan)
+    ranks[present] = places / max(len(known) - 1, 1)
+    return ranks
+
+
+def to_axis(column: Any) -> np.ndarray:
+    """Return values for an axis: numbers, dates (datetime64), or words as objects. None is a missing word."""
+    if frames.is_numeric(column):
+        return frames.to_numbers(column, "explain", allow_missing=True).astype(np.float64)
+    if isinstance(column, frames.Categories):
+        return np.array([None if code < 0 else column.names[code] for code in column.codes], object)
+    if dates.is_date_column(column):
+        return dates.to_dates(column, "explain").stamps
+    values = column.to_list() if hasattr(column, "to_list") else column.tolist()
+    return np.array([None if frames.is_missing(x) else str(x) for x in values], object)

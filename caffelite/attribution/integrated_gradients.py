@@ -1,0 +1,133 @@
+"""`attributions`: integrated gradients.
+
+M. Sundararajan, A. Taly and Q. Yan, "Axiomatic attribution for deep networks", ICML 2017.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from caffelite._support.warnings import warn
+from caffelite.attribution.explain import read_inputs, select_output
+from caffelite.core.arrays import check_positive_integer
+from caffelite.core.gradcheck import gradient
+from caffelite.core.modes import inference
+from caffelite.model.model import Model
+from caffelite.program.program import Program
+
+TOLERANCE = 1e-3  # of the sum of the attributions of a row, relative to the largest output
+MAX_STEPS = 1600
+BLOCK_SIZE = 1 << 18  # elements of the points whose gradients are computed at once
+
+
+def attributions(model: Model, x: Any, output: Any = None, baseline: Any = 0, steps: int = 50) -> np.ndarray:
+    """Return how much each element of x contributes to the outputs, by integrated gradients, in float64:
+
+        attributions = (x − b) · mean over t of df/dx at b + t (x − b),   t = ½/steps, 1½/steps … 1 − ½/steps
+
+    b is the baseline. The attributions of a row add up to f(x) − f(b), within 1e-3 of the largest output for any row or
+    baseline. If `steps` are not enough for a row, their number is doubled, but not beyond 1,600. Then there is a warning.
+    The shape is x's for one output, and (…, k) for outputs (n, k).
+
+    Parameters
+    ----------
+    model : Model
+        It takes one input of floats, and its rows must not depend on each other.
+    x : array-like (n, …)
+    output : int or tuple of int, optional
+        As for `explain`.
+    baseline : array-like
+        A number, a row, or a row for each row of x: an input without information, such as a black image.
+    steps : int
+        The number of gradients for each row.
+
+    Raise TypeError for several inputs, indices and sparse matrices. Raise ValueError for a baseline of another shape and
+    for numbers that are not finite. The model and its gradients do not change.
+    """
+    steps = check_positive_integer("steps", steps)
+    inputs, _ = read_inputs(model, "x", x)
+    if len(inputs) > 1 or inputs[0].dtype.kind != "f":
+        raise TypeError("attributions: expected a model that takes one input of floats; cl.explain takes any input")
+    rows = inputs[0].astype(np.float64)
+    try:
+        starts = np.broadcast_to(np.asarray(baseline, np.float64), rows.shape)
+    except ValueError:
+        shape = np.shape(baseline)
+        raise ValueError(f"attributions: expected a baseline for rows {rows.shape}, got shape {shape}") from None
+    for name, values in (("x", rows), ("the baseline", starts)):
+        if not np.isfinite(values).all():
+            raise ValueError(f"attributions: {name} has a number that is not finite in row {_bad_row(values)}")
+    gradients = _Gradients(model, output, inputs[0].dtype)
+    first, last = gradients.outputs(starts), gradients.outputs(rows)
+    for values in (first, last):
+        if not np.isfinite(values).all():
+            raise ValueError(f"attributions: the output for row {_bad_row(values)} is not finite")
+    largest = max(np.abs(first).max(), np.abs(last).max())
+    result, left = np.zeros((*rows.shape, first.shape[1])), np.arange(len(rows))
+    while True:
+        result[left] = _integrate(gradients, rows[left], starts[left], steps)
+        sums = result.reshape(len(rows), -1, first.shape[1]).sum(axis=1)
+        gaps = np.abs(sums - (last - first))
+        left = np.flatnonzero((gaps > TOLERANCE * largest).any(axis=1))
+        if not len(left) or 2 * steps > MAX_STEPS:
+            break
+        steps *= 2
+    if len(left):
+        i = left[gaps[left].max(axis=1).argmax()]
+        text = f"the attributions of row {i} miss its output by {gaps[i].max():.2g} after {steps:,} steps"
+        warn(f"{text}: there may be jumps between the baseline and x", UserWarning)
+    return result[..., 0] if gradients.is_single else result
+
+
+def _bad_row(values: np.ndarray) -> int:
+    return int(np.argwhere(~np.isfinite(values))[0, 0])
+
+
+def _integrate(gradients: _Gradients, rows: np.ndarray, starts: np.ndarray, steps: int) -> np.ndarray:
+    """Return the attributions (n, …, outputs) from this number of gradients for each row."""
+    n, row_shape = len(rows), rows.shape[1:]
+    times, differences = (np.arange(steps) + 0.5) / steps, rows - starts
+    sums = np.zeros((n, *row_shape, gradients.count))
+    size = min(max(1, BLOCK_SIZE // max(1, rows[0].size)), n * steps)
+    for start in range(0, n * steps, size):
+        index = np.minimum(np.arange(start, start + size), n * steps - 1)  # the last block is as large as others
+        row, step = np.divmod(index, steps)
+        points = starts[row] + times[step].reshape(-1, *[1] * len(row_shape)) * differences[row]
+        used = len(range(start, min(start + size, n * steps)))
+        for j in range(gradients.count):
+            np.add.at(sums[..., j], row[:used], gradients(points, j)[:used])
+    return differences[..., None] * sums / steps
+
+
+class _Gradients:
+    """The gradients of a model's outputs with respect to its input, replayed by one Program."""
+
+    def __init__(self, model: Model, output: Any, dtype: np.dtype) -> None:
+        self.model, self.output, self.dtype = model, output, dtype
+        self.programs: dict[int, Program] = {}
+        self.count, self.is_single = 0, False
+
+    def outputs(self, x: np.ndarray) -> np.ndarray:
+        """Return the outputs (n, k) that the model predicts."""
+        y = select_output(self.model.predict(x.astype(self.dtype)), self.output, "attributions").astype(np.float64)
+        self.is_single = y.ndim == 1 or y.shape[1] == 1
+        y = y.reshape(len(y), -1)
+        self.count = y.shape[1]
+        return y
+
+    def __call__(self, points: np.ndarray, j: int) -> np.ndarray:
+        """Return the gradient of output j at these points."""
+        program = self.programs.setdefault(len(points), Program(self._step))
+        weights = np.zeros((len(points), self.count), self.model.dtype)
+        weights[:, j] = 1
+        with inference():
+            return program(points.astype(self.dtype), weights)
+
+    def _step(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        def weighted_sum(t: Any) -> Any:
+            y = select_output(self.model(t), self.output, "attributions")
+            return (y * (weights if y.ndim == 2 else weights[:, 0])).sum()
+
+        return gradient(weighted_sum, x)

@@ -1,0 +1,31 @@
+"""Axes and figures in the style of all pictures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from caffelite._support.colours import FAINT, INK
+
+
+def style_axes(axes: Any, title: str, grid: str | None = None) -> None:
+    """Write the title, and draw no box. Behind the picture are the lines of a grid: "x", "y", "both" or none."""
+    if grid is not None:
+        axes.grid(axis=grid, color=FAINT, linewidth=0.8)
+        axes.set_axisbelow(True)
+    axes.set_title(title, fontsize=11, color=INK, loc="left")
+    axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
+    axes.xaxis.label.set_color(INK)
+    axes.yaxis.label.set_color(INK)
+    axes.spines[:].set_visible(False)
+
+
+def make_figure(width: float = 10, height: float = 4.375, **options: Any) -> Any:
+    """Return an empty figure of this size in inches."""
+    from caffelite._support.figures import Figure
+
+    return Figure(width, height, **options)
+
+
+def make_axes(width: float, height: float) -> Any:
+    """Axes on a figure of this size in inches, which has no others."""
+    return make_figure(width, height).subplots()
