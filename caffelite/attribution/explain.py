@@ -81,7 +81,12 @@ def make_game(model: Model, x: Any, background: Any, output: Any = None) -> tupl
 
 
 def explain_game(
-    game: Game, seed: int, names: list[Any], data: Any, classes: Sequence[Any] | None = None
+    game: Game,
+    seed: Any,
+    names: list[Any],
+    data: Any,
+    classes: Sequence[Any] | None = None,
+    target: str | None = None,
 ) -> Explanation:
     """Return the Explanation of a Game of these columns. ValueError if an output is not finite."""
     for what, outputs in (("row", game.row_outputs), ("background row", game.background_outputs)):
@@ -92,10 +97,10 @@ def explain_game(
     if not np.isfinite(result.values).all():
         row = np.argwhere(~np.isfinite(result.values))[0, 0]
         raise ValueError(f"explain: an output for a mix of row {row} and a background row is not finite")
-    if result.base.shape == (1,):
-        values, errors, base, outputs = result.values[..., 0], result.errors[..., 0], result.base[0], result.outputs[:, 0]
-        return Explanation(values, errors, float(base), outputs, names, data)
-    return Explanation(*result, names, data, None if classes is None else list(classes))
+    if len(result.base) > 1:
+        return Explanation(*result, names, data, None if classes is None else list(classes), target)
+    values, errors, outputs = (x[..., 0] for x in (result.values, result.errors, result.outputs))
+    return Explanation(values, errors, float(result.base[0]), outputs, names, data, target=target)
 
 
 def read_inputs(model: Model, name: str, x: Any) -> tuple[Inputs, list[Any] | None]:

@@ -39,6 +39,8 @@ class Explanation:
         The rows.
     classes : list, optional
         The class of each output, if they are probabilities.
+    target : str, optional
+        The name of the column that is predicted, for the pictures.
     """
 
     values: np.ndarray
@@ -48,6 +50,7 @@ class Explanation:
     columns: list[Any]
     data: Any
     classes: list[Any] | None = None
+    target: str | None = None
 
     def __len__(self) -> int:
         return len(self.values)
@@ -152,8 +155,10 @@ class Explanation:
     def _axis(self, places: np.ndarray | None, row: int = 0) -> str:
         """Return the name of the output."""
         if places is None:
-            return "output"
-        return f"output {places[row]}" if self.classes is None else f"probability of {self.classes[places[row]]}"
+            return self.target or "output"
+        if self.classes is None:
+            return f"output {places[row]}"
+        return f"probability of {f'{self.target} = ' if self.target else ''}{self.classes[places[row]]}"
 
     def _new_name(self, name: str) -> str:
         """Return a name that no column has."""

@@ -35,7 +35,7 @@ from caffelite.core.arrays import make_rng
 Inputs = tuple[np.ndarray, ...]
 
 MAX_ROUNDS = 4  # of two pairs of orders for each background row and net
-TOLERANCE = 0.02  # the standard error of a row at which sampling ends, relative to its largest contribution
+TOLERANCE = 0.01  # the standard error of a row at which sampling ends, relative to the spread of the outputs
 BLOCK_SIZE = 1 << 17  # elements of the mixed rows that are made at once
 
 
@@ -132,9 +132,13 @@ def _coalition_weights(is_in: np.ndarray) -> np.ndarray:
 def sample_permutations(game: Game, seed: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the contributions from random orders of the columns, and their standard errors.
 
-    Each row gets more rounds until its standard errors are at most `TOLERANCE` of its largest contribution.
+    Each row gets more rounds until its standard errors are at most `TOLERANCE` of the standard deviation of the outputs
+    for the background rows, or of the row's distance from their mean.
     """
     rng = make_rng("seed", seed)
+    outputs = np.mean(game.background_outputs, axis=0)
+    distances = np.abs(np.mean(game.row_outputs, axis=0) - outputs.mean(axis=0)).max(axis=1)
+    spreads = np.maximum(distances, outputs.std(axis=0).max())
     d, m, n = game.columns, len(game.background[0]), len(game.rows[0])
     strata = m * len(game.functions)
     totals, squares = np.zeros((2, n, d, game.row_outputs[0].shape[1]))
@@ -145,8 +149,7 @@ def sample_permutations(game: Game, seed: Any) -> tuple[np.ndarray, np.ndarray]:
             _add_round(game, k, places, active, totals, squares)
         rounds[active] += 1
         values, errors = totals / (rounds * strata), np.sqrt(squares) / (rounds * strata)
-        largest = np.abs(values).max(axis=(1, 2))
-        active = np.flatnonzero(errors.max(axis=(1, 2)) > TOLERANCE * largest)
+        active = np.flatnonzero(errors.max(axis=(1, 2)) > TOLERANCE * spreads)
         if not len(active):
             break
     return values, errors

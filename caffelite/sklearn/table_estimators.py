@@ -119,6 +119,7 @@ class TableEstimator(BaseEstimator):
         self._validate_params()
         self.__dict__.pop("model_", None)  # if this fit fails, there is none
         recipe, frame = self._recipe(), self._to_frame(X, y, reset=True)
+        self._target_name = str(y.name) if frames.is_series(y) and y.name not in (None, "") else None
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
         self.columns_ = recipe.make_columns(frame, len(y), self._category_names(frame))
@@ -204,7 +205,8 @@ class TableEstimator(BaseEstimator):
         names = [column.name for column in self.columns_.columns]
         classes = self.classes_.tolist() if hasattr(self, "classes_") else None
         seed = self._default_seed() if seed is None else seed
-        return explain_game(game, seed, names, frames.select(frame, names, "X"), classes)
+        target = getattr(self, "_target_name", None)
+        return explain_game(game, seed, names, frames.select(frame, names, "X"), classes, target)
 
     def importances(self, X: Any, y: Any, repeats: int = 5) -> dict[Any, evaluation.Difference]:
         """Return how much each column matters for the rows X: {column: (mean, error)}, the largest first.

@@ -142,7 +142,7 @@ def explain_rows(model: TableModel, frame: schema.Frame) -> Explanation:
     assert model.background is not None
     names = [column.name for column in model.columns.columns]
     game, _ = make_game(model, frame, model.background)
-    return explain_game(game, 0, names, frame, model.classes)
+    return explain_game(game, 0, names, frame, model.classes, model.target)
 
 
 def _load_table_model(path: str) -> TableModel:

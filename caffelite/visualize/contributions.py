@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -51,14 +52,20 @@ def waterfall(
         axes.plot([start, start], [place - 1.31, place + 0.31], color=UNKNOWN, linewidth=0.8)
     low, high = min(starts.min(), ends.min()), max(starts.max(), ends.max())
     span = (high - low) or 1.0
+    digits = max(0, 2 - math.floor(math.log10(span)))
     for place, start, end, value, error in zip(places, starts, ends, values, errors, strict=True):
         right = max(start, end, end + 2 * error) + 0.015 * span
-        axes.text(right, place, f"{value:+.3g}".replace("-", "−"), va="center", fontsize=9, color=INK)
+        axes.text(right, place, _signed(value, digits), va="center", fontsize=9, color=INK)
     axes.axvline(base, color=UNKNOWN, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(places, [escape_tex(shorten(label, 36)) for label in labels])
     axes.set(xlim=(low - 0.06 * span, high + 0.17 * span), ylim=(-0.7, len(values) - 0.3), xlabel=escape_tex(what))
-    style_axes(axes, escape_tex(f"{what}: {output:.3g}; on average {base:.3g}"), grid="x")
+    style_axes(axes, escape_tex(f"{what}: {output:,.{digits}f}; on average {base:,.{digits}f}"), grid="x")
     return axes.figure
+
+
+def _signed(value: float, digits: int) -> str:
+    """Return a number with its sign; 0 has none."""
+    return f"{value:+,.{digits}f}".replace("-", "−") if round(value, digits) else "0"
 
 
 def beeswarm(names: Sequence[Any], values: np.ndarray, ranks: np.ndarray, what: str, axes: Any = None) -> Any:
