@@ -100,6 +100,7 @@ bench: .venv/bench
 	$(BIN)/python benchmarks/exported_training.py
 	$(BIN)/python benchmarks/browser.py
 	$(BIN)/python benchmarks/many.py
+	$(BIN)/python benchmarks/explain.py
 	$(BIN)/python benchmarks/live.py
 	$(BIN)/python benchmarks/playground.py
 	$(BIN)/python benchmarks/mpi.py

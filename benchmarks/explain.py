@@ -18,6 +18,7 @@ contestants take turns, each in a process of its own on one core; the least of t
 import argparse
 import time
 import warnings
+from itertools import pairwise
 
 import harness
 import numpy as np
@@ -94,11 +95,11 @@ def relative_error(values, truth):
 
 
 def time_at(error, runs):
-    """Return the seconds, and a prefix, that a contestant takes for an error: runs are (seconds, error) of its sizes."""
+    """Return the seconds that a contestant takes for an error, and a prefix. Its runs are (seconds, error)."""
     runs = sorted(runs)
     if runs[0][1] <= error:
         return runs[0][0], "<"
-    for (t0, e0), (t1, e1) in zip(runs, runs[1:], strict=False):
+    for (t0, e0), (t1, e1) in pairwise(runs):
         if e1 <= error:
             e1 = max(e1, 1e-3 * error)
             share = np.log(e0 / error) / np.log(e0 / e1)

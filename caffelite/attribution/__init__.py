@@ -1,6 +1,6 @@
 """Feature attribution: how much each column, or each element of an input, contributes to an output of a model.
 
-`shapley.py` computes Shapley values, `explain.py` those of any model, and `explanation.py` holds and draws them.
+`shapley.py` computes Shapley values, `explain.py` does it for any model, and `explanation.py` holds and draws them.
 `integrated_gradients.py` has the gradients along a line.
 """
 

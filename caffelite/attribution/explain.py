@@ -99,8 +99,8 @@ def explain_game(
         raise ValueError(f"explain: an output for a mix of row {row} and a background row is not finite")
     if len(result.base) > 1:
         return Explanation(*result, names, data, None if classes is None else list(classes), target)
-    values, errors, outputs = (x[..., 0] for x in (result.values, result.errors, result.outputs))
-    return Explanation(values, errors, float(result.base[0]), outputs, names, data, target=target)
+    values, errors, base = result.values[..., 0], result.errors[..., 0], float(result.base[0])
+    return Explanation(values, errors, base, result.outputs[:, 0], names, data, target=target)
 
 
 def read_inputs(model: Model, name: str, x: Any) -> tuple[Inputs, list[Any] | None]:
@@ -146,11 +146,12 @@ def split_average(model: Model, example: Any) -> list[Callable[[Any], Any]]:
     """
     if not (model.is_rowwise() and model.is_sequence() and len(model.functions) == 2):
         return [model.predict]
-    nets, average = model.functions
-    if type(nets) is not Parallel or type(average) is not Linear or not all(isinstance(f, Model) for f in nets.functions):
+    parallel, average = model.functions
+    nets = [f for f in getattr(parallel, "functions", ()) if isinstance(f, Model)]
+    if type(parallel) is not Parallel or type(average) is not Linear or len(nets) < len(parallel.functions):
         return [model.predict]
-    shapes = [net.predict(example).shape for net in nets.functions]
-    if any(len(shape) != 2 for shape in shapes):
+    shapes = [net.predict(example).shape for net in nets]
+    if any(len(shape) != 2 for shape in shapes) or parallel.concatenate.axis not in (1, -1):
         return [model.predict]
     weight = len(shapes) * average.weight.data.astype(np.float64)
     weights = np.split(weight, np.cumsum([size for _, size in shapes])[:-1])
@@ -159,4 +160,4 @@ def split_average(model: Model, example: Any) -> list[Callable[[Any], Any]]:
     def make_predict(net: Model, weight: np.ndarray) -> Callable[[Any], Any]:
         return lambda x: net.predict(x) @ weight + bias
 
-    return [make_predict(net, weight) for net, weight in zip(nets.functions, weights, strict=True)]
+    return [make_predict(net, weight) for net, weight in zip(nets, weights, strict=True)]

@@ -18,9 +18,9 @@ from caffelite.tables import dates
 class Explanation:
     """How much each column of some rows contributes to a model's outputs.
 
-    `base + values.sum(axis=1)` are the outputs. A contribution is the Shapley value of the column: how much the output
-    rises when the model learns the row's value in this column, where it had the values of background rows before. It is
-    the mean over all orders in which it may learn the columns. The pictures need matplotlib.
+    `base + values.sum(axis=1)` are the outputs. A contribution is the Shapley value of the column. A background row
+    becomes the explained row, one column after the other. The contribution of a column is how much this column changes
+    the output, as a mean over all background rows and all orders of the columns. The pictures need matplotlib.
 
     Attributes
     ----------
@@ -96,7 +96,9 @@ class Explanation:
         labels = [f"{name} = {describe_value(columns[name], row)}" for name in self.columns]
         base, output_value = np.asarray(self.base)[place], self.outputs[(row, *place)]
         values, errors = (a[(row, slice(None), *place)] for a in (self.values, self.errors))
-        return pictures.waterfall(labels, values, errors, float(base), float(output_value), self._axis(places, row), axes)
+        return pictures.waterfall(
+            labels, values, errors, float(base), float(output_value), self._axis(places, row), axes
+        )
 
     def summary(self, output: Any = None, *, axes: Any = None) -> Any:
         """Draw the contributions of all columns to all rows, the most important column on top. Return the figure.
@@ -177,7 +179,8 @@ def describe_value(column: Any, row: int) -> str:
     if isinstance(value, bool | np.bool_ | str):
         return str(value)
     if isinstance(value, int | float | np.number):
-        return f"{value:.4g}" if abs(value) < 1e4 or value != int(value) else f"{int(value):,}"
+        number = float(value)
+        return f"{number:.4g}" if abs(number) < 1e4 or number != round(number) else f"{number:,.0f}"
     return str(value).removesuffix(" 00:00:00")
 
 

@@ -28,8 +28,8 @@ def attributions(model: Model, x: Any, output: Any = None, baseline: Any = 0, st
         attributions = (x − b) · mean over t of df/dx at b + t (x − b),   t = ½/steps, 1½/steps … 1 − ½/steps
 
     b is the baseline. The attributions of a row add up to f(x) − f(b), within 1e-3 of the largest output for any row or
-    baseline. If `steps` are not enough for a row, their number is doubled, but not beyond 1,600. Then there is a warning.
-    The shape is x's for one output, and (…, k) for outputs (n, k).
+    baseline. If `steps` are not enough for a row, their number is doubled, but not beyond 1,600. If these are not
+    enough, there is a warning. The shape is x's for one output, and (…, k) for outputs (n, k).
 
     Parameters
     ----------
@@ -43,8 +43,8 @@ def attributions(model: Model, x: Any, output: Any = None, baseline: Any = 0, st
     steps : int
         The number of gradients for each row.
 
-    Raise TypeError for several inputs, indices and sparse matrices. Raise ValueError for a baseline of another shape and
-    for numbers that are not finite. The model and its gradients do not change.
+    Raise TypeError for several inputs, indices and sparse matrices. Raise ValueError for a baseline of another shape,
+    and for numbers that are not finite. The model and its gradients do not change.
     """
     steps = check_positive_integer("steps", steps)
     inputs, _ = read_inputs(model, "x", x)

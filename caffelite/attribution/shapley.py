@@ -75,8 +75,12 @@ class Game:
         self.background_outputs = [function(background) for function in functions]
 
     def column_values(self) -> list[np.ndarray]:
-        """Return the values (n,) of each column in the rows. A column of several features has the values of the first."""
-        values = {i: x for rows, owner in zip(self.rows, self.owners, strict=True) for i, x in zip(owner[::-1], rows.T[::-1], strict=True)}
+        """Return the values (n,) of each column in the rows. Of several features, it takes the first."""
+        values = {
+            i: x
+            for rows, owner in zip(self.rows, self.owners, strict=True)
+            for i, x in zip(owner[::-1], rows.T[::-1], strict=True)
+        }
         return [values[i] for i in range(self.columns)]
 
     def mix(self, rows: np.ndarray, background: slice, is_in: np.ndarray) -> Inputs:
@@ -119,9 +123,9 @@ def enumerate_coalitions(game: Game) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _coalition_weights(is_in: np.ndarray) -> np.ndarray:
-    """Return the matrix (columns, coalitions) that makes contributions of the values of coalitions (2^columns, columns).
+    """Return the matrix (columns, coalitions) that makes contributions of the values of coalitions.
 
-    A column joins a coalition S of the others with weight |S|! (columns − 1 − |S|)! / columns!.
+    `is_in` is (coalitions, columns). A column joins a coalition S of the others with weight |S|! (columns − 1 − |S|)! / columns!.
     """
     d = is_in.shape[1]
     sizes = is_in.sum(axis=1)[:, None] - is_in  # without the column itself
@@ -132,8 +136,8 @@ def _coalition_weights(is_in: np.ndarray) -> np.ndarray:
 def sample_permutations(game: Game, seed: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the contributions from random orders of the columns, and their standard errors.
 
-    Each row gets more rounds until its standard errors are at most `TOLERANCE` of the standard deviation of the outputs
-    for the background rows, or of the row's distance from their mean.
+    Each row gets more rounds until its standard errors are at most `TOLERANCE` of its spread. This is the standard
+    deviation of the outputs for the background rows, or the row's distance from their mean if that is larger.
     """
     rng = make_rng("seed", seed)
     outputs = np.mean(game.background_outputs, axis=0)
@@ -184,8 +188,8 @@ def _add_round(
 def _walk(game: Game, k: int, rows: np.ndarray, background: slice, places: np.ndarray) -> np.ndarray:
     """Return the outputs of function k as columns join, one after the other: (rows, walks, background, 1 + d, outputs).
 
-    places (walks, background, d) is the place of each column. The first outputs are those of the background rows, and
-    the last those of the rows.
+    places (walks, background, d) is the place of each column. The first outputs belong to the background rows, and the
+    last to the rows.
     """
     d = game.columns
     first, last = game.background_outputs[k][background], game.row_outputs[k][rows]

@@ -228,7 +228,9 @@ class TableEstimator(BaseEstimator):
 
         def predict(model_input: Any) -> np.ndarray:
             outputs = self._nets.predict(model_input)
-            return self._rescale(outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64).mean(axis=1))
+            return self._rescale(
+                outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64).mean(axis=1)
+            )
 
         return evaluation.permute_columns(predict, self.columns_, inputs, self._target(y), rows, repeats, rng)
 
@@ -297,7 +299,8 @@ class TableClassifier(ClassifierMixin, TableEstimator):
         takes.
     background_ : tuple of arrays
         Up to 500 random rows of the training, as `columns_.arrays` returns them, for `explain`. A pickle has them. A
-        file of `model_.save` does not. After `del estimator.background_`, the estimator can do all but explain.
+        file of `model_.save` does not. After `del estimator.background_`, the estimator still predicts, but can't
+        explain.
     histories_ : list of History
         The history of each net. `val_loss` is computed on the rows that it was not trained on.
     classes_, n_features_in_, feature_names_in_

@@ -71,10 +71,15 @@ class TableModel(Model):
         return arguments
 
     def _read_background(self, background: Sequence[Any]) -> tuple[np.ndarray, ...]:
-        dtypes = [dtype for dtype, names in ((np.float64, self.columns.numbers), (np.int64, self.columns.categories)) if names]
+        dtypes = [
+            dtype for dtype, names in ((np.float64, self.columns.numbers), (np.int64, self.columns.categories)) if names
+        ]
         arrays = tuple([np.array(rows, dtype) for rows, dtype in zip(background, dtypes, strict=True)])
         sizes = [len(names) for names in self.columns.names]
-        if any(x.ndim != 2 or x.shape != (len(arrays[0]), size) or not len(x) for x, size in zip(arrays, sizes, strict=True)):
+        if any(
+            x.ndim != 2 or x.shape != (len(arrays[0]), size) or not len(x)
+            for x, size in zip(arrays, sizes, strict=True)
+        ):
             shapes = [x.shape for x in arrays]
             raise ValueError(f"TableModel: expected a background of rows of {sizes} numbers and codes, got {shapes}")
         return arrays

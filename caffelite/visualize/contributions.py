@@ -1,4 +1,4 @@
-"""Pictures of an Explanation: how columns lead to an output, for a row, for all rows, and over the values of a column."""
+"""Pictures of an Explanation: how columns lead to an output, for a row, for all rows, and over a column's values."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def waterfall(
     digits = max(0, 2 - math.floor(math.log10(span)))
     for place, start, end, value, error in zip(places, starts, ends, values, errors, strict=True):
         right = max(start, end, end + 2 * error) + 0.015 * span
-        axes.text(right, place, _signed(value, digits), va="center", fontsize=9, color=INK)
+        axes.text(right, place, _format_change(value, digits), va="center", fontsize=9, color=INK)
     axes.axvline(base, color=UNKNOWN, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(places, [escape_tex(shorten(label, 36)) for label in labels])
     axes.set(xlim=(low - 0.06 * span, high + 0.17 * span), ylim=(-0.7, len(values) - 0.3), xlabel=escape_tex(what))
@@ -63,7 +63,7 @@ def waterfall(
     return axes.figure
 
 
-def _signed(value: float, digits: int) -> str:
+def _format_change(value: float, digits: int) -> str:
     """Return a number with its sign; 0 has none."""
     return f"{value:+,.{digits}f}".replace("-", "−") if round(value, digits) else "0"
 
@@ -117,7 +117,9 @@ def class_bars(names: Sequence[Any], means: np.ndarray, classes: Sequence[Any], 
     shown = range(min(len(classes), len(PALETTE) - 1))
     for i in shown:
         widths = means[order, i]
-        axes.barh(places, widths, left=left, height=0.62, color=PALETTE[i], label=escape_tex(shorten(str(classes[i]), 24)))
+        axes.barh(
+            places, widths, left=left, height=0.62, color=PALETTE[i], label=escape_tex(shorten(str(classes[i]), 24))
+        )
         left += widths
     if len(classes) > len(shown):
         rest = means[order, len(shown) :].sum(axis=1)
@@ -140,7 +142,9 @@ def dependence(data: np.ndarray, values: np.ndarray, name: str, what: str, axes:
         ticks = [*words, *([None] if any(x is None for x in data) else [])]
         for place, word in enumerate(ticks):
             y = values[[x == word if word is not None else x is None for x in data]]
-            axes.scatter(place + spread_points(y, 0.012 * (np.ptp(values) or 1.0), 0.32), y, s=9, color=FALL, linewidths=0)
+            axes.scatter(
+                place + spread_points(y, 0.012 * (np.ptp(values) or 1.0), 0.32), y, s=9, color=FALL, linewidths=0
+            )
         labels = ["missing" if word is None else escape_tex(shorten(str(word), 14)) for word in ticks]
         axes.set_xticks(range(len(ticks)), labels, rotation=90 if len(ticks) > 5 else 0)
     else:

@@ -22,9 +22,6 @@ import textwrap
 from pathlib import Path
 from types import FunctionType
 
-from caffelite.files.state import BaseModel
-from caffelite.model.container import Container
-
 PAGES = Path(__file__).parents[1] / "reference"
 BLOCK = re.compile(r"(?<=^```\{reference\}\n)((?::[^\n]*\n)*)\n?(.*?)(?=^```$)", re.DOTALL | re.MULTILINE)
 WIDTH = 100
@@ -45,6 +42,7 @@ INTERNAL = frozenset(
         "check_input",
         "epoch",
         "extend_replays",
+        "feature_columns",
         "index_limits",
         "input_dtype",
         "is_sequence",
@@ -72,7 +70,7 @@ INTERNAL = frozenset(
 
 
 #: Classes that are on no page: the reference has their methods with the class that inherits them.
-INHERITED = (Container, BaseModel)
+INHERITED = {"Container", "BaseModel", "TableEstimator"}
 
 
 class _Source:
@@ -115,7 +113,8 @@ def signature(name, value, is_method=False):
 def methods(cls):
     """Return the signatures of the methods that the reference has for a class: they have docstrings of their own."""
     found = {}
-    for base in itertools.takewhile(lambda base: base in (cls, *INHERITED), cls.__mro__):
+    bases = [base for base in cls.__mro__ if not base.__module__.startswith("sklearn.")]
+    for base in itertools.takewhile(lambda base: base is cls or base.__name__ in INHERITED, bases):
         found = found | {name: value for name, value in vars(base).items() if name not in found}
     return [
         signature(name, value, is_method=True)

@@ -53,9 +53,7 @@ def test_steps_are_doubled_only_as_far_as_needed(monkeypatch):
     from caffelite.attribution import integrated_gradients
 
     asked, integrate = [], integrated_gradients._integrate
-    monkeypatch.setattr(
-        integrated_gradients, "_integrate", lambda *a: asked.append((len(a[1]), a[3])) or integrate(*a)
-    )
+    monkeypatch.setattr(integrated_gradients, "_integrate", lambda *a: asked.append((len(a[1]), a[3])) or integrate(*a))
 
     class Cube(cl.Model):
         def call(self, x):

@@ -157,7 +157,7 @@ def test_a_mean_of_nets_gives_each_net_its_own_orders_and_the_same_contributions
     average.weight.data, average.bias.data = np.tile(np.eye(2) / 6, (6, 1)), np.array([0.5, -1])
     model = cl.Model([cl.Parallel(nets), average], dtype=np.float64)
 
-    class Whole(cl.Model):
+    class Wrapper(cl.Model):
         def __init__(self):
             super().__init__(dtype=np.float64)
             self.model = model
@@ -166,7 +166,7 @@ def test_a_mean_of_nets_gives_each_net_its_own_orders_and_the_same_contributions
             return self.model(x)
 
     np.testing.assert_allclose(
-        cl.explain(model, rows, background).values, cl.explain(Whole(), rows, background).values, atol=1e-12
+        cl.explain(model, rows, background).values, cl.explain(Wrapper(), rows, background).values, atol=1e-12
     )
     wide_nets = [random_net(seed, 9)[0] for seed in range(6)]
     model = cl.Model([cl.Parallel(wide_nets), average], dtype=np.float64)

@@ -33,6 +33,7 @@ OPTIONS = {
 # By those that don't do without.
 NEEDED = {
     "estimators.py": "sklearn",
+    "explain.py": "sklearn",
     "live.py": "starlette",
     "mpi.py": "mpi4py",
     "playground.py": "starlette",

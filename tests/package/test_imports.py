@@ -20,7 +20,7 @@ LAYERS = [
     {"optimizers", "program", "files"},
     {"training"},
     {"model"},
-    {"distributed", "tables", "visualize"},
+    {"attribution", "distributed", "tables", "visualize"},
     {"__main__", "", "cli", "sklearn", "c", "onnx", "pytorch", "mpi", "web", "exercises"},
 ]
 LAYER = {name: i for i, names in enumerate(LAYERS) for name in names}

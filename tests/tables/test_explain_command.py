@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import numpy as np
 import pytest
@@ -94,11 +95,18 @@ def test_a_loaded_model_saves_its_rows_again_and_exports_have_none(models, tmp_p
 
 @pytest.mark.parametrize(
     "background",
-    [([[1.0]], [[0]]), ([[1.0, 2.0]], [[0, 0]]), ([[1.0, 2.0]] * 2, [[0]]), ([], []), ([[1.0, 2.0]],), ([["a", 1.0]], [[0]])],
+    [
+        ([[1.0]], [[0]]),
+        ([[1.0, 2.0]], [[0, 0]]),
+        ([[1.0, 2.0]] * 2, [[0]]),
+        ([], []),
+        ([[1.0, 2.0]],),
+        ([["a", 1.0]], [[0]]),
+    ],
 )
 def test_a_background_that_does_not_fit_raises(models, background):
     model = cl.load(models / "values.safetensors")
-    with pytest.raises(ValueError, match="background|argument|convert"):
+    with pytest.raises(ValueError, match=r"background|argument|convert"):
         TableModel(model.functions, "price", None, background)
 
 
@@ -134,7 +142,7 @@ def test_options_that_can_not_be_raise_before_anything_is_written(models, tmp_pa
     said = run("explain", models / "classes.safetensors", models / "shop.csv", *options)
     assert said.status == 2
     assert said.out == ""
-    assert __import__("re").search(text, said.err)
+    assert re.search(text, said.err)
     assert list(tmp_path.iterdir()) == []
 
 

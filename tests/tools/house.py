@@ -245,7 +245,7 @@ MEASURES = {
     "core": Measure(14, 30, "files in core/", lambda h: files_beside_rooms(h, "core")),
     "processes": Measure(12, 143, "words of ranks and teams in model/ training/ functions/", words_of_processes),
     "columns": Measure(0, 5, "imports of Columns or tables in rooms below tables/", imports_of_columns),
-    "top": Measure(22, 21, "rooms and modules of caffelite/, without __init__ and __main__", entries_at_top),
+    "top": Measure(23, 21, "rooms and modules of caffelite/, without __init__ and __main__", entries_at_top),
     "files": Measure(2, 4, "files above 500 lines, without loops/", long_files),
     "long-classes": Measure(0, 3, "classes above 350 lines, with docstrings", long_classes),
     "functions": Measure(0, 4, "functions above 50 lines without docstring, without loops/", long_functions),
@@ -253,7 +253,7 @@ MEASURES = {
     "fit": Measure(45, 41, "lines of Model.fit, without docstring", lines_of_fit),
     "tests": Measure(0, 17, "test files above 900 lines", long_tests),
     "assertions": Measure(0, 8, "tests that assert nothing, and only run", tests_without_assertion),
-    "lines": Measure(70150, 62937, "lines of the package", lines_of_package),
+    "lines": Measure(71300, 62937, "lines of the package", lines_of_package),
 }
 
 
