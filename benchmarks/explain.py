@@ -12,7 +12,8 @@ enumeration of all coalitions. "same error" is the time that a contestant of sha
 interpolation of the logarithms. A "<" is the time of its smallest run, if that has a smaller error already.
 
 The second table compares `attributions` with captum's IntegratedGradients, with as many steps, on nets in memory. The
-contestants take turns, each in a process of its own on one core; the least of the rounds counts.
+contestants take turns, each in a process of its own on one core. Times are processor times of one thread; the least of
+the rounds counts.
 """
 
 import argparse
@@ -49,9 +50,9 @@ def explain_table(table, quick, count):
     estimator.explain(rows, rows=BACKGROUND)
 
     def work(seeds):
-        start = time.perf_counter()
+        start = time.process_time()
         values = [estimator.explain(rows, rows=BACKGROUND, seed=seed).values for seed in seeds]
-        return (time.perf_counter() - start) / len(rows), np.mean(values, axis=0)
+        return (time.process_time() - start) / len(rows), np.mean(values, axis=0)
 
     return work
 
@@ -81,9 +82,9 @@ def explain_by_shap(kind, table, quick, count):
     explain(SAMPLES[kind][0])  # compiles, in PermutationExplainer
 
     def work(samples):
-        start = time.perf_counter()
+        start = time.process_time()
         values = np.asarray(explain(samples))
-        return (time.perf_counter() - start) / len(rows), values
+        return (time.process_time() - start) / len(rows), values
 
     return work
 
@@ -145,9 +146,9 @@ def integrate(sizes, rows, steps):
     x = np.random.default_rng(0).normal(size=(rows, sizes[0])).astype(np.float32)
 
     def work():
-        start = time.perf_counter()
+        start = time.process_time()
         y = cl.attributions(model, x, output=0, steps=steps)
-        return (time.perf_counter() - start) / rows, float(y.sum())
+        return (time.process_time() - start) / rows, float(y.sum())
 
     return work
 
@@ -165,9 +166,9 @@ def integrate_by_captum(sizes, rows, steps):
     x = torch.tensor(np.random.default_rng(0).normal(size=(rows, sizes[0])).astype(np.float32))
 
     def work():
-        start = time.perf_counter()
+        start = time.process_time()
         y = IntegratedGradients(module).attribute(x, target=0, n_steps=steps, method="riemann_middle")
-        return (time.perf_counter() - start) / rows, float(y.sum())
+        return (time.process_time() - start) / rows, float(y.sum())
 
     return work
 

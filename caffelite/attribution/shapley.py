@@ -125,7 +125,7 @@ def enumerate_coalitions(game: Game) -> tuple[np.ndarray, np.ndarray]:
 def _coalition_weights(is_in: np.ndarray) -> np.ndarray:
     """Return the matrix (columns, coalitions) that makes contributions of the values of coalitions.
 
-    `is_in` is (coalitions, d) for d columns. A column joins a coalition S of others with weight |S|! (d − 1 − |S|)! / d!.
+    `is_in` is (coalitions, d) for d columns. A column joins a coalition S with weight |S|! (d − 1 − |S|)! / d!.
     """
     d = is_in.shape[1]
     sizes = is_in.sum(axis=1)[:, None] - is_in  # without the column itself
