@@ -119,20 +119,21 @@ class Explanation:
     def dependence(self, column: Any, output: Any = None, *, axes: Any = None) -> Any:
         """Draw the contributions of a column over its values, a point a row. Return the figure.
 
-        Words are beside each other, and so are missing values. `output` is as in `summary`, and needed if there are
-        more than two classes. Raise ValueError for an unknown column.
+        Words are beside each other, and so are missing values. A classifier of two classes shows the second one. If
+        there are more classes and no `output`, each point is about the predicted class of its row. Raise ValueError for
+        an unknown column.
         """
         from caffelite.visualize import contributions as pictures
 
         if column not in self.columns:
             raise ValueError(f"dependence: there is no column {column!r}; there are {frames.join_names(self.columns)}")
         output = self._second_class(output)
-        if output is None and self.classes is not None:
-            raise ValueError(f"dependence: expected a class as output, of {self.classes}")
         places = self._output_places(output)
+        is_mixed = output is None and self.classes is not None
+        what = "probability of the predicted class" if is_mixed else self._axis(places)
         values = self._values(places)[:, self.columns.index(column)]
         data = frames.get_columns(self.data, "explain")[column]
-        return pictures.dependence(to_axis(data), values, str(column), self._axis(places), axes)
+        return pictures.dependence(to_axis(data), values, str(column), what, axes)
 
     def _values(self, places: np.ndarray | None) -> np.ndarray:
         return self.values if places is None else self.values[np.arange(len(self)), :, places]
@@ -181,6 +182,8 @@ def describe_value(column: Any, row: int) -> str:
     if isinstance(value, int | float | np.number):
         number = float(value)
         return f"{number:.4g}" if abs(number) < 1e4 or number != round(number) else f"{number:,.0f}"
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[s]").item()
     return str(value).removesuffix(" 00:00:00")
 
 

@@ -87,18 +87,22 @@ def _bad_row(values: np.ndarray) -> int:
 
 def _integrate(gradients: _Gradients, rows: np.ndarray, starts: np.ndarray, steps: int) -> np.ndarray:
     """Return the attributions (n, …, outputs) from this number of gradients for each row."""
-    n, row_shape = len(rows), rows.shape[1:]
-    times, differences = (np.arange(steps) + 0.5) / steps, rows - starts
+    n, row_shape, dtype = len(rows), rows.shape[1:], gradients.dtype
+    first, differences = starts.astype(dtype), (rows - starts).astype(dtype)
+    times = ((np.arange(steps) + 0.5) / steps).astype(dtype).reshape(-1, *[1] * len(row_shape))
     sums = np.zeros((n, *row_shape, gradients.count))
     size = min(max(1, BLOCK_SIZE // max(1, rows[0].size)), n * steps)
     for start in range(0, n * steps, size):
         index = np.minimum(np.arange(start, start + size), n * steps - 1)  # the last block is as large as others
         row, step = np.divmod(index, steps)
-        points = starts[row] + times[step].reshape(-1, *[1] * len(row_shape)) * differences[row]
-        used = len(range(start, min(start + size, n * steps)))
+        points = differences[row]
+        points *= times[step]
+        points += first[row]
+        used = min(size, n * steps - start)
+        block_rows, places = np.unique(row[:used], return_index=True)
         for j in range(gradients.count):
-            np.add.at(sums[..., j], row[:used], gradients(points, j)[:used])
-    return differences[..., None] * sums / steps
+            sums[block_rows, ..., j] += np.add.reduceat(gradients(points, j)[:used], places, axis=0, dtype=np.float64)
+    return (rows - starts)[..., None] * sums / steps
 
 
 class _Gradients:
@@ -119,11 +123,13 @@ class _Gradients:
 
     def __call__(self, points: np.ndarray, j: int) -> np.ndarray:
         """Return the gradient of output j at these points."""
-        program = self.programs.setdefault(len(points), Program(self._step))
+        program = self.programs.get(len(points))
+        if program is None:
+            program = self.programs[len(points)] = Program(self._step)
         weights = np.zeros((len(points), self.count), self.model.dtype)
         weights[:, j] = 1
         with inference():
-            return program(points.astype(self.dtype), weights)
+            return program(points, weights)
 
     def _step(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:
         def weighted_sum(t: Any) -> Any:

@@ -1,5 +1,6 @@
 """Explanation: its frame and its pictures."""
 
+import datetime
 import pickle
 
 import numpy as np
@@ -92,6 +93,30 @@ def test_a_waterfall_leads_from_the_base_to_the_output():
         one_output().plot(4)
 
 
+@pytest.mark.parametrize("kind", ["numpy", "polars", "objects"])
+def test_labels_are_the_same_for_all_kinds_of_frames(kind):
+    columns = {
+        "age": np.array([30.25, np.nan]),
+        "flag": np.array([True, False]),
+        "id": np.array([1234567, 3]),
+        "day": np.array(["2024-01-02", "NaT"], "datetime64[us]"),
+    }
+    data = {**columns, "city": np.array(["Ulm", None], object)}
+    if kind == "polars":
+        polars = pytest.importorskip("polars")
+        data = polars.DataFrame({**columns, "age": polars.Series([30.25, None]), "city": ["Ulm", None]})
+    if kind == "objects":
+        data = {**data, "day": np.array([datetime.date(2024, 1, 2), None], object)}
+    values = np.arange(10.0)[::-1].reshape(2, 5)
+    e = Explanation(values, 0 * values, 0.0, values.sum(axis=1), list(data if kind != "polars" else data.columns), data)
+    labels = [[label.get_text() for label in e.plot(row).axes[0].get_yticklabels()] for row in (0, 1)]
+    assert labels[0] == ["age = 30.25", "flag = True", "id = 1,234,567", "day = 2024-01-02", "city = Ulm"]
+    assert labels[1] == ["age = missing", "flag = False", "id = 3", "day = missing", "city = missing"]
+    for column in e.columns:
+        assert sum(len(c.get_offsets()) for c in e.dependence(column).axes[0].collections) == 2
+    e.summary()
+
+
 def test_many_columns_are_added_up_in_the_last_bar():
     values = np.arange(20.0)[None] - 3
     data = {f"c{i}": np.array([i]) for i in range(20)}
@@ -126,8 +151,10 @@ def test_a_summary_of_several_classes_has_bars():
     lengths = sum(container.datavalues for container in axes.containers)
     np.testing.assert_allclose(lengths, np.sort(abs(values).mean(axis=0).sum(axis=1))[::-1])
     assert [text.get_text() for text in axes.get_legend().get_texts()] == [*"abcdefg", "2 other classes"]
-    with pytest.raises(ValueError, match="dependence: expected a class"):
-        e.dependence("age")
+    axes = e.dependence("city").axes[0]
+    assert axes.get_ylabel() == "contribution to probability of the predicted class"
+    points = np.concatenate([collection.get_offsets().data[:, 1] for collection in axes.collections])
+    np.testing.assert_allclose(np.sort(points), np.sort(values[np.arange(4), 1, outputs.argmax(axis=1)]))
     assert e.dependence("age", "c").axes[0].get_ylabel() == "contribution to probability of c"
 
 
