@@ -134,6 +134,8 @@ def class_bars(names: Sequence[Any], means: np.ndarray, classes: Sequence[Any], 
 
 def dependence(data: np.ndarray, values: np.ndarray, name: str, what: str, axes: Any = None) -> Any:
     """Draw contributions (n,) over the values of a column, (n,) numbers, dates or words. None and NaN are missing."""
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
+
     axes = make_axes(5.5, 3.8) if axes is None else axes
     axes.axhline(0, color=UNKNOWN, linewidth=0.8, zorder=0)
     if data.dtype == object:
@@ -149,6 +151,10 @@ def dependence(data: np.ndarray, values: np.ndarray, name: str, what: str, axes:
         axes.set_xticks(range(len(ticks)), labels, rotation=90 if len(ticks) > 5 else 0)
     else:
         is_missing = np.isnat(data) if data.dtype.kind == "M" else np.isnan(data)
+        if data.dtype.kind == "M":
+            locator = AutoDateLocator(maxticks=6)
+            axes.xaxis.set_major_locator(locator)
+            axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         axes.scatter(data[~is_missing], values[~is_missing], s=9, color=FALL, linewidths=0)
         if is_missing.any():  # at the right edge, as their place is unknown
             edge = {"transform": axes.get_yaxis_transform()}
