@@ -82,7 +82,7 @@ class Reference(SphinxDirective):
             if name == "Model":  # with what it inherits from Container and BaseModel, which are on no page
                 lines.append("   :inherited-members: Function")
             if name in ("TableClassifier", "TableRegressor"):  # with explain and importances
-                lines.append("   :inherited-members: BaseEstimator")
+                lines += ["   :inherited-members: BaseEstimator", "   :exclude-members: score"]
             if (f"{module}.{name}" in EXAMPLES) == (f"{module}.{name}" in NO_EXAMPLE):
                 logger.warning("%s.%s has no example, or one and is in NO_EXAMPLE", module, name)
         parsed = self.parse_text_to_nodes("\n".join(["````{eval-rst}", *lines, "````"]))
