@@ -53,14 +53,14 @@ def test_the_spiral_takes_3_kilobytes_of_code(tmp_path):
 @needs_emulator
 def test_a_microcontroller_learns_a_new_hand_with_the_losses_that_fit_has(tmp_path, monkeypatch):
     folder = shutil.copytree(EXAMPLE, tmp_path / "on_device", ignore=shutil.ignore_patterns("build"))
-    output = run("make", f"PYTHON={sys.executable}", cwd=folder)
+    output = run("make", "--no-print-directory", f"PYTHON={sys.executable}", cwd=folder)
     before, after, restored = [int(count) for count in re.findall(r": +(\d+) of 260 right", output)]
     assert before < 200
     assert after > 230
     assert restored == after
     assert int(re.search(r"instructions a step: (\d+)", output)[1]) < 400_000
 
-    assert run("make", "check", cwd=folder).endswith("right\n")
+    assert run("make", "--no-print-directory", "check", cwd=folder).endswith("right\n")
 
     monkeypatch.chdir(folder)
     program = runpy.run_path("on_device.py")
