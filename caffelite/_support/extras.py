@@ -7,6 +7,7 @@ from pathlib import Path
 EXTRAS = {
     "plot": "matplotlib",
     "data": "pooch",
+    "frames": "narwhals",
     "images": "pillow",
     "sklearn": "scikit-learn scipy",
     "scipy": "scipy",

@@ -64,8 +64,7 @@ def _describe_word(texts: np.ndarray) -> str:
 def _describe_objects(array: np.ndarray) -> str:
     """Return the part of a message about an array of objects: its first element that is not a number, and advice."""
     if array.ndim == 0:
-        # Methods of sparse matrices, of lazy frames, and of readers of Arrow's.
-        conversions = {"toarray": "an array", "collect": "a frame", "read_all": "a table"}
+        conversions = {"toarray": "an array", "collect": "a frame"}  # methods of sparse matrices and of lazy frames
         hints = [
             f"; .{name}() makes {what} from it" for name, what in conversions.items() if hasattr(array.item(), name)
         ]
@@ -128,8 +127,6 @@ def as_array(data: Any, what: Any) -> np.ndarray:
         return data
     if isinstance(data, np.ndarray) and type(data) not in ARRAY_TYPES and np.ma.is_masked(data):
         raise ValueError(f"{what}: got an array with masked elements; fill them in or leave them out")
-    if not isinstance(data, np.ndarray) and hasattr(data, "to_arrow_table"):  # a relation of DuckDB
-        raise TypeError(f"{what}: got a {type(data).__name__}; .to_arrow_table() makes a table from it")
     try:
         if not hasattr(data, "__array__") and hasattr(data, "__dlpack__"):
             return np.from_dlpack(data)

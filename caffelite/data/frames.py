@@ -1,7 +1,12 @@
-"""Frames: named columns in pandas, polars or a dict. Here they become arrays, without importing either library."""
+"""Frames: named columns in pandas, polars, a dict, or anything that narwhals takes. Here they become arrays.
+
+`open_frame` lets narwhals read anything else into a table of pyarrow. Columns of narwhals have the methods of polars,
+and `find_library` returns the module with their types. This file imports no library before a frame needs it.
+"""
 
 from __future__ import annotations
 
+import importlib.util
 import reprlib
 import sys
 from collections import Counter
@@ -9,6 +14,8 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from caffelite._support.extras import pip_command
 
 ColumnNames = list[list[Any] | None] | None  # of each input; None for an input that is not a frame
 
@@ -20,16 +27,52 @@ class Categories(NamedTuple):
     names: list[Any]  # all different
 
 
+def open_frame(x: Any, what: Any) -> Any:
+    """Return a frame, or the frames in a tuple, as one of pandas, polars or narwhals, or a dict. Others stay.
+
+    A stream is read, once and completely. TypeError, beginning with `what`, for a lazy frame.
+    """
+    if isinstance(x, tuple):
+        return tuple([open_frame(a, what) for a in x])
+    if isinstance(x, (dict, np.ndarray)) or is_instance(x, "pandas", "DataFrame"):
+        return x
+    if is_instance(x, "polars", "DataFrame") or isinstance(x, Mapping) or not is_frame(x):
+        return x
+    if hasattr(x, "collect"):
+        raise TypeError(f"{what}: got a {type(x).__name__}; .collect() makes a frame from it")
+    try:
+        import narwhals
+
+        frame = narwhals.from_native(x, eager_only=True, pass_through=True)
+        if not isinstance(frame, narwhals.DataFrame):
+            backend: Any = next(filter(importlib.util.find_spec, ("pyarrow", "polars")), "pyarrow")
+            frame = narwhals.from_arrow(x, backend=backend)
+    except ImportError as error:
+        needed = error.name or "narwhals"
+        raise ImportError(f"frames of {type(x).__module__} need {needed}: {pip_command(needed)}") from None
+    if len(frame) == 0 and not hasattr(x, "__len__"):
+        raise ValueError(f"{what}: a {type(x).__name__} has no rows; if it was read before, it cannot be read again")
+    if frame.implementation.is_pyarrow():
+        return frame
+    return frame.to_native() if frame.implementation.is_polars() else frame.to_pandas()
+
+
 def is_frame(x: Any) -> bool:
-    """Return whether it is a frame of pandas or polars, or a dict of columns."""
+    """Return whether it has columns with names: a dict, a frame of a library, lazy or not, or an Arrow stream."""
+    if type(x) is np.ndarray:
+        return False
     if isinstance(x, Mapping):
         return not hasattr(x, "tocsr")  # a sparse matrix by keys is a mapping too
-    return is_instance(x, "pandas", "DataFrame") or is_instance(x, "polars", "DataFrame")
+    is_known = hasattr(x, "__arrow_c_stream__") or hasattr(x, "__dataframe__") or hasattr(x, "collect")
+    return is_known and not is_series(x)
 
 
 def is_series(x: Any) -> bool:
-    """Return whether it is a column of such a frame."""
-    return is_instance(x, "pandas", "Series") or is_instance(x, "polars", "Series")
+    """Return whether it is a column of a frame. In Arrow, only a column has a length but no columns."""
+    kind = type(x)  # a frame may compute its attributes
+    is_arrow = hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__")
+    is_column = is_arrow and hasattr(kind, "__len__") and not hasattr(kind, "columns")
+    return is_column or is_instance(x, "pandas", "Series")
 
 
 def is_instance(x: Any, library: str, kind: str) -> bool:
@@ -37,8 +80,17 @@ def is_instance(x: Any, library: str, kind: str) -> bool:
     return isinstance(x, getattr(sys.modules.get(library), kind, ()))
 
 
+def find_library(column: Any) -> Any:
+    """Return the module of a column of polars or narwhals. Its types have the same names in both. None for others."""
+    for name in ("polars", "narwhals"):
+        if is_instance(column, name, "Series"):
+            return sys.modules[name]
+    return None
+
+
 def get_columns(frame: Any, what: Any) -> dict[Any, Any]:
     """Return the columns of a frame by name. ValueError, beginning with `what`, for none or equal names."""
+    frame = open_frame(frame, what)
     if isinstance(frame, Mapping):
         for name, x in frame.items():
             if np.ma.is_masked(x):
@@ -47,7 +99,7 @@ def get_columns(frame: Any, what: Any) -> dict[Any, Any]:
     elif is_instance(frame, "pandas", "DataFrame"):
         named = [(name, _infer_dtype(frame.iloc[:, i])) for i, name in enumerate(frame.columns)]
     else:
-        named = [(series.name, series) for series in frame.get_columns()]
+        named = [(series.name, _infer_dtype(series)) for series in frame.iter_columns()]
     result = dict(named)
     _check_different([name for name, _ in named], what)
     shapes = {name: np.shape(x.codes if isinstance(x, Categories) else x) for name, x in named}
@@ -66,6 +118,7 @@ def get_columns(frame: Any, what: Any) -> dict[Any, Any]:
 
 def select(frame: Any, names: list[Any], what: Any) -> Any:
     """Return these columns of a frame, as a frame. ValueError, beginning with `what`, if one is missing."""
+    frame = open_frame(frame, what)
     if isinstance(frame, Mapping):
         frame = get_columns(frame, what)
     names_in_frame = list(frame if isinstance(frame, Mapping) else frame.columns)
@@ -92,10 +145,17 @@ def join_names(names: list[Any], max_names: int = 8) -> str:
 
 
 def _infer_dtype(column: Any) -> Any:
-    """Return a column of pandas or of a dict. If its objects are numbers, they become a column or an array of such."""
-    if is_instance(column, "polars", "Series"):
-        return column
-    column = column if is_series(column) else np.asarray(column)
+    """Return a column with the type of its content, as one of pandas, polars or narwhals, or as an array.
+
+    Objects that are numbers become numbers.
+    """
+    is_pandas = is_instance(column, "pandas", "Series")
+    if not is_pandas:
+        if is_instance(column, "polars", "Series"):
+            return column
+        if not isinstance(column, np.ndarray) and is_series(column):
+            return _read_arrow(column)
+        column = np.asarray(column)
     if column.dtype != object or column.ndim != 1:
         return column
     values = column.tolist()
@@ -104,7 +164,22 @@ def _infer_dtype(column: Any) -> Any:
         isinstance(x, bool | int | float | np.number | np.bool_) for x in present
     ):
         return np.array([np.nan if is_missing(x) else float(x) for x in values])
-    return column.infer_objects() if is_series(column) else column
+    return column.infer_objects() if is_pandas else column
+
+
+def _read_arrow(column: Any) -> Any:
+    """Return a column of Arrow as one of narwhals. Types that narwhals or pyarrow's functions do not know are cast."""
+    if not hasattr(column, "to_native"):
+        import pyarrow
+
+        array = pyarrow.chunked_array(column if hasattr(column, "__arrow_c_stream__") else [pyarrow.array(column)])
+        column = open_frame(pyarrow.table({"": array}), "").get_column("")
+    native = column.to_native()
+    if not column.implementation.is_pyarrow():
+        return _infer_dtype(native)
+    kinds = {"decimal": "double", "date64": "timestamp[ms]", "string_view": "large_string"}
+    target = next((target for kind, target in kinds.items() if str(native.type).startswith(kind)), None)
+    return column if target is None else sys.modules["narwhals"].from_native(native.cast(target), series_only=True)
 
 
 def is_missing(x: Any) -> bool:
@@ -116,10 +191,11 @@ def is_missing(x: Any) -> bool:
 
 
 def read_frames(x: Any, what: str, frame_reader: Any, expected: ColumnNames) -> tuple[Any, ColumnNames]:
-    """Return x with the arrays that `frame_reader` makes of a frame, or as it is, and the column names of its frames.
+    """Return x with the arrays that `frame_reader` makes of a frame, or open, and the column names of its frames.
 
     A `frame_reader` finds columns by name. Without one, raise ValueError unless frames have the `expected` columns.
     """
+    x = open_frame(x, what)
     if frame_reader is not None and is_frame(x):
         return frame_reader.arrays(x, what), None
     names = column_names(x)
@@ -129,7 +205,7 @@ def read_frames(x: Any, what: str, frame_reader: Any, expected: ColumnNames) -> 
 
 
 def column_names(x: Any) -> ColumnNames:
-    """Return the column names of each frame among the inputs; None if there are no frames."""
+    """Return the column names of each open frame among the inputs; None if there are no frames."""
     if type(x) is np.ndarray:
         return None
     inputs = x if isinstance(x, tuple) else (x,)
@@ -171,12 +247,15 @@ def as_array(frame: Any, what: Any, *, allow_missing: bool = False) -> np.ndarra
     The message names the column and, if it is about one, the row.
     """
     if is_series(frame):
-        column = _infer_dtype(frame) if is_instance(frame, "pandas", "Series") else frame
-        return to_numbers(column, f"{what}: column {frame.name!r}" if frame.name not in (None, "") else what)
+        name = getattr(frame, "name", None)
+        return to_numbers(_infer_dtype(frame), what if name in (None, "") else f"{what}: column {name!r}")
+    frame = open_frame(frame, what)
     if (whole := _convert_whole(frame, allow_missing)) is not None:
         return whole
     named = get_columns(frame, what).items()
     arrays = [to_numbers(column, f"{what}: column {name!r}", allow_missing=allow_missing) for name, column in named]
+    if len(arrays) == 1 and not arrays[0].flags.writeable:
+        return arrays[0][:, np.newaxis]  # in the library's memory
     whole = np.empty((len(arrays[0]), len(arrays)), np.result_type(*arrays))
     for i, array in enumerate(arrays):
         whole[:, i] = array
@@ -213,21 +292,17 @@ def to_numbers(column: Any, what: Any, *, allow_missing: bool = False) -> np.nda
         raise TypeError(
             f"{what} holds {describe_content(column)}; expected numbers{'' if allow_missing else _number_hint(column)}"
         )
-    values, missing = column, np.zeros(0, bool)
-    if is_instance(column, "polars", "Series"):
-        missing = column.is_null().to_numpy()
-        as_float = column.dtype.is_decimal() or missing.any()
-        values = (column.cast(sys.modules["polars"].Float64) if as_float else column).to_numpy()
+    values = column
+    if library := find_library(column):
+        as_float = column.dtype.is_decimal() or column.null_count() > 0
+        values = (column.cast(library.Float64) if as_float else column).to_numpy()
     elif is_series(column):
-        missing = column.isna().to_numpy()
-        if missing.any():
+        if column.isna().any():
             values = column.to_numpy(np.float64, na_value=np.nan)
         else:
             values = column.to_numpy(getattr(column.dtype, "numpy_dtype", None))  # nullable types have `numpy_dtype`
-    if not allow_missing:
-        check_missing(missing, what)
-        if values.dtype.kind == "f":
-            check_missing(np.isnan(values), what)
+    if not allow_missing and values.dtype.kind == "f":
+        check_missing(np.isnan(values), what)
     return values
 
 
@@ -235,14 +310,9 @@ def is_numeric(column: Any) -> bool:
     """Return whether a column holds numbers or bools. Some may be missing."""
     if isinstance(column, Categories):
         return False
-    if is_instance(column, "polars", "Series"):
-        return column.dtype.is_numeric() or column.dtype == sys.modules["polars"].Boolean
-    if is_instance(column, "pandas", "Series"):
-        pandas, dtype = sys.modules["pandas"], column.dtype
-        if isinstance(dtype, pandas.CategoricalDtype):  # pandas takes categories True and False for bools
-            return False
-        return pandas.api.types.is_any_real_numeric_dtype(dtype) or pandas.api.types.is_bool_dtype(dtype)
-    return column.dtype.kind in "biuf"
+    if library := find_library(column):
+        return column.dtype.is_numeric() or column.dtype == library.Boolean
+    return column.dtype.kind in "biuf" or str(column.dtype).startswith("decimal")  # of Arrow, in pandas
 
 
 def check_missing(missing: np.ndarray, what: Any) -> None:
@@ -259,7 +329,7 @@ def is_all_missing(column: Any) -> bool:
     """Return whether a column holds no value at all."""
     if isinstance(column, Categories):
         return bool((column.codes < 0).all())
-    if is_instance(column, "polars", "Series"):
+    if find_library(column):
         return column.null_count() == len(column)
     if is_series(column):
         return bool(column.isna().all())

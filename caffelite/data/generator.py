@@ -28,7 +28,7 @@ from caffelite.data.conversion import (
     to_contiguous,
     tuple_hint,
 )
-from caffelite.data.frames import column_names
+from caffelite.data.frames import column_names, open_frame
 from caffelite.data.lengths import MAX_WIDTHS, LengthGroups, as_lengths
 from caffelite.data.out_of_core import Blocks, Source
 from caffelite.data.prefetch import Call, prefetch, raise_error
@@ -150,7 +150,7 @@ class DataGenerator:
         if y is None and is_row_dataset(x):
             transforms = (functools.partial(collate_rows, x), *transforms)
             x = y = np.arange(len(x))
-        self.column_names = column_names(x)
+        self.column_names = column_names(x := open_frame(x, "x"))
         self.x = tuple([as_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else as_rows("x", x)
         named = {} if y is None else {name: as_rows(name, read(a, name)) for name, a in name_targets(y, "y")}
         self.y = tuple(named.values()) if is_multi_target(y) else named.get("y")

@@ -92,6 +92,7 @@ class Windows:
         self.stride = check_positive_integer("Windows: stride", stride)
         self.sampling_rate = check_positive_integer("Windows: sampling_rate", sampling_rate)
         self.channels_first = check_bool("Windows: channels_first", channels_first)
+        series = frames.open_frame(series, "Windows: series")
         self.series = _to_numbers(series, "series")
         self.targets = self.series if targets is None else _to_numbers(_select_targets(series, targets), "targets")
         n = len(self.series)

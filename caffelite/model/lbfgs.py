@@ -17,7 +17,7 @@ from caffelite._support.extras import install_command
 from caffelite._support.interrupts import InterruptsBetweenSteps
 from caffelite.core.arrays import check_positive, check_positive_integer
 from caffelite.core.function import Function
-from caffelite.data.frames import column_names
+from caffelite.data.frames import column_names, open_frame
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program import Program
@@ -119,6 +119,7 @@ def minimize(
         if isinstance(callback, Checkpoint | ReduceLROnPlateau):
             raise ValueError(f"minimize has no optimizer, and {type(callback).__name__} needs one; use fit")
     loss = inputs.as_losses(loss)
+    x = open_frame(x, "x")
     given = inputs.UserData(x, y, sample_weight)
     (batch,) = inputs.as_batches(model, given, loss, batch_size=sys.maxsize, shuffle=False)  # all rows as one batch
     inputs.remember_columns(model, column_names(x))

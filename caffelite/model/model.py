@@ -210,9 +210,9 @@ class Model(Container, recordable=True):
             targets: arrays with the same number of rows. `fit` converts data to the model's dtype and never writes to
             them. Integer targets stay integers, and so do inputs that the model takes as indices.
 
-            x and y may also be frames of pandas or polars, or dicts of columns. `fit` makes arrays of their numbers; a
-            model that begins with `Columns` takes them as tables. A sparse matrix of SciPy's stays sparse if it goes
-            into a Linear, and so does the gradient. `fit` reads large mapped files, h5py datasets and other data with
+            x and y may also be frames of pandas, polars or Arrow, or dicts of columns. `fit` makes arrays of their
+            numbers; a model that begins with `Columns` takes them as tables. A sparse matrix of SciPy's stays sparse if
+            it goes into a Linear, and so does the gradient. `fit` reads large mapped files, h5py datasets and data with
             `shape`, `dtype` and slices block by block; `caffelite.sources` describes the order.
         loss : Function, or callable (outputs, targets) -> Tensor
             Called with outputs and targets, and with weights if there are any. Returns a single element. If the model

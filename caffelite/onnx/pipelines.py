@@ -9,6 +9,7 @@ import onnx
 from onnx import TensorProto, helper, version_converter
 
 from caffelite._support.extras import pip_command
+from caffelite.data import frames
 from caffelite.onnx import model_proto
 from caffelite.onnx.writing import OPSET
 
@@ -46,6 +47,11 @@ def to_proto(pipeline: Any, example: Any) -> onnx.ModelProto:
             raise ValueError("export: the Pipeline takes a frame: give rows of one, example=X[:1]")
         example = np.zeros((1, pipeline.n_features_in_), np.float32)
     options = {id(last): {"zipmap": False}} if hasattr(last, "predict_proba") else None
+    example = frames.open_frame(example, "export: example")
+    if hasattr(example, "iter_columns"):  # skl2onnx finds the types of columns in pandas only
+        guess = convert.common.data_types.guess_data_type
+        types = {x.name: type(guess(x[:1].to_numpy()[:, np.newaxis])[0][1]) for x in example.iter_columns()}
+        example = [(name, kind([None, 1])) for name, kind in types.items()]
     return convert.to_onnx(pipeline, example, options=options, target_opset={"": OPSET, "ai.onnx.ml": 3})
 
 

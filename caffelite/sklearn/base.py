@@ -35,6 +35,7 @@ from caffelite.optimizers import SGD, Adam, Optimizer, TrainingDiverged
 from caffelite.sklearn.callback_tasks import CallbackTasks, FitMonitor, ValidationSet, change_rate
 from caffelite.sklearn.frame_rows import (
     FrameRows,
+    check_columns,
     check_frame_targets,
     input_features,
     is_frame,
@@ -198,9 +199,9 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     def _check_frame(self, X: Any, y: Any, reset: bool) -> FrameRows:
         """Return the rows of a frame. TypeError for anything else, ValueError for other columns than in `fit`."""
         if not is_frame(X):
-            raise TypeError(f"build takes a frame: expected X to be one of pandas or polars, got {type(X).__name__}")
-        validate_data(self, X, y, reset=reset, skip_check_array=True)
-        return FrameRows(X)
+            got = type(X).__name__
+            raise TypeError(f"build takes a frame: expected X to be one of pandas, polars or Arrow, got {got}")
+        return FrameRows(check_columns(self, X, y, reset))
 
     def _make_validation(self, eval_set: Any) -> ValidationSet:
         if not isinstance(eval_set, tuple | list) or len(eval_set) not in (2, 3):

@@ -99,8 +99,9 @@ class NetClassifier(NetEstimator, Classification):
         matrix, it is the number of labels. X may have any number of axes. `n_features` is the length of a row, or its
         shape (3, 32, 32) if X has more than two axes. The model is converted to X's dtype. Parameters that were not
         trained or loaded are drawn from `random_state`. A function that can be imported is pickled with the estimator.
-        A lambda can't be pickled. If the first parameter is called `frame`, X is a frame of pandas or polars, and
-        `build` gets it as it is. The model then has to begin with `cl.Columns(frame)`, and is made in float32.
+        A lambda can't be pickled. If the first parameter is called `frame`, X is a frame. `build` gets a frame of
+        pandas or polars as it is, and a frame of narwhals for others. The model then has to begin with
+        `cl.Columns(frame)`, and is made in float32.
     build__name
         Arguments of `build` by name, `build__width=64`. A search may vary them.
     loss : Loss, optional

@@ -7,14 +7,23 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.utils import check_array, check_consistent_length, column_or_1d
+from sklearn.utils.validation import validate_data
 
 from caffelite.data import frames
 from caffelite.model.model import Model
 
 
 def is_frame(X: Any) -> bool:
-    """Return whether X is a frame of pandas or polars. scikit-learn knows no columns in a dict."""
+    """Return whether X is a frame of a library. scikit-learn knows no columns in a dict."""
     return frames.is_frame(X) and not isinstance(X, dict)
+
+
+def check_columns(estimator: Any, X: Any, y: Any, reset: bool) -> Any:
+    """Return an open frame. ValueError for other columns than in `fit`."""
+    X = frames.open_frame(X, "X")
+    native = X.to_native() if hasattr(X, "to_native") else X  # not every scikit-learn knows frames of narwhals
+    validate_data(estimator, native, y, reset=reset, skip_check_array=True)
+    return X
 
 
 class FrameRows:

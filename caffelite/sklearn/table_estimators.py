@@ -35,7 +35,7 @@ from caffelite.data import frames
 from caffelite.functions import MSELoss, SoftmaxLoss
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
-from caffelite.sklearn.frame_rows import is_frame
+from caffelite.sklearn.frame_rows import check_columns, is_frame
 from caffelite.tables import evaluation
 from caffelite.tables.columns import mean_and_deviation
 from caffelite.tables.recipe import Recipe, average_classifiers, average_regressors, sample_background, train
@@ -118,8 +118,10 @@ class TableEstimator(BaseEstimator):
         """Learn the columns of X. Return X as a frame, and y as one column."""
         self._validate_params()
         self.__dict__.pop("model_", None)  # if this fit fails, there is none
+        X = frames.open_frame(X, "X")
         recipe, frame = self._recipe(), self._to_frame(X, y, reset=True)
-        self._target_name = str(y.name) if frames.is_series(y) and y.name not in (None, "") else None
+        name = getattr(y, "name", None) if frames.is_series(y) else None
+        self._target_name = None if name in (None, "") else str(name)
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
         self.columns_ = recipe.make_columns(frame, len(y), self._category_names(frame))
@@ -129,7 +131,7 @@ class TableEstimator(BaseEstimator):
         """X as a frame. ValueError for other columns than in `fit`, and for a y that is None."""
         column_names = None if reset else [column.name for column in self.columns_.columns]
         if is_frame(X):
-            validate_data(self, X, y, reset=reset, skip_check_array=True)
+            X = check_columns(self, X, y, reset)
             if column_names is None or column_names[0] != COLUMN_NAME.format(0) or hasattr(self, "feature_names_in_"):
                 return X
             columns = [*frames.get_columns(X, "X").values()]  # of an estimator that was fitted on an array
@@ -259,8 +261,8 @@ class TableClassifier(ClassifierMixin, TableEstimator):
         model = TableClassifier(random_state=0).fit(frame, y)
         model.predict_proba(frame)
 
-    X is a frame of pandas or polars, or an array. Its columns may be numbers, bools, dates, words and categories. All
-    may have missing values. `cl.Columns` describes how they are converted.
+    X is a frame of pandas, polars or Arrow, or an array. Its columns may be numbers, bools, dates, words and
+    categories. All may have missing values. `cl.Columns` describes how they are converted.
 
     It trains a few nets, and averages their probabilities. A net begins with `cl.Splines`, a piecewise linear function
     of each column. A small multilayer perceptron follows. Each net trains on 7/8 of the rows, and keeps its parameters

@@ -216,19 +216,36 @@ def _factorize(column: Any) -> tuple[np.ndarray, list[Any]]:
             return column.cat.codes.to_numpy(), column.cat.categories.tolist()
         codes, names = sys.modules["pandas"].factorize(column, sort=True)
         return codes, names.tolist()
-    if frames.is_instance(column, "polars", "Series"):
-        polars = sys.modules["polars"]
-        if column.dtype == polars.Enum:
-            names = column.dtype.categories.to_list()
-            return column.to_physical().cast(polars.Int64).fill_null(-1).to_numpy(), names
-        words = column.cast(polars.String) if column.dtype == polars.Categorical else column
-        ranks = words.rank("dense").cast(polars.Int64).fill_null(0).to_numpy()
-        return ranks - 1, words.drop_nulls().unique().sort().to_list()
-    present = ~(np.array([*map(frames.is_missing, column)], bool) if column.dtype == object else _is_nan(column))
+    library = frames.find_library(column)
+    if library is not None and not frames.is_numeric(column):
+        return _factorize_words(column, library)
+    if library is not None:
+        missing, present = column.is_null().to_numpy(), column.drop_nulls().to_numpy()
+    else:
+        missing = np.array([*map(frames.is_missing, column)], bool) if column.dtype == object else column != column
+        present = column[~missing]
     codes = np.full(len(column), -1, np.int64)
-    names, codes[present] = np.unique(column[present], return_inverse=True)
+    names, codes[~missing] = np.unique(present, return_inverse=True)
     return codes, names.tolist()
 
 
-def _is_nan(array: np.ndarray) -> np.ndarray:
-    return np.isnan(array) if array.dtype.kind == "f" else np.zeros(len(array), bool)
+def _factorize_words(column: Any, library: Any) -> tuple[np.ndarray, list[Any]]:
+    """Return the codes and names of words or categories in polars, or in narwhals, where the column is pyarrow's."""
+    if column.dtype not in (library.String, library.Categorical, library.Enum) and not frames.is_all_missing(column):
+        raise TypeError
+    if library.__name__ == "polars":
+        if column.dtype != library.Enum:
+            words = column.cast(library.String)
+            column = words.cast(library.Enum(words.unique().drop_nulls().sort()))
+        return column.to_physical().cast(library.Int64).fill_null(-1).to_numpy(), column.dtype.categories.to_list()
+    names: list[Any] = []
+    if column.dtype == library.Categorical:
+        native = column.to_native()
+        if native.type.ordered:
+            names = [*dict.fromkeys([x for chunk in native.chunks for x in chunk.dictionary.drop_null().to_pylist()])]
+        column = library.from_native(native.cast(native.type.value_type), series_only=True)
+    if frames.is_all_missing(column):
+        return np.full(len(column), -1), names
+    names = names or sorted(column.drop_nulls().unique().to_list(), key=lambda name: (name != name, name))
+    codes = column.replace_strict(names, range(len(names)), return_dtype=library.Int64)
+    return codes.fill_null(-1).to_numpy(), names

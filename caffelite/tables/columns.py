@@ -61,8 +61,8 @@ class Columns(Function, recordable=True, rowwise=True):
     Parameters
     ----------
     columns : frame
-        A frame of pandas or polars, or a dict of columns, to learn from; leave the targets out. A file has a pair
-        (name, description) for each column.
+        A frame of pandas, polars or Arrow, or a dict of columns, to learn from; leave the targets out. A file has a
+        pair (name, description) for each column.
     size : int
         The size of the vectors that categories become; at most the number of categories.
     categories : list of names
@@ -100,6 +100,7 @@ class Columns(Function, recordable=True, rowwise=True):
         what = type(self).__name__
         self.size, self.robust = check_positive_integer(f"{what}: size", size), check_bool(f"{what}: robust", robust)
         min_rows, is_frame = check_positive_integer(f"{what}: min_frequency", min_frequency), frames.is_frame(columns)
+        columns = frames.open_frame(columns, what)
         self.columns = tuple(
             infer_columns(columns, categories, what, min_rows) if is_frame else _parse_columns(columns, what)
         )
@@ -345,7 +346,8 @@ class Columns(Function, recordable=True, rowwise=True):
 def _parse_columns(columns: Any, what: str) -> list[Column]:
     """Return the columns that a file has as pairs (name, description)."""
     if not isinstance(columns, list | tuple) or any(not isinstance(x, list | tuple) or len(x) != 2 for x in columns):
-        raise TypeError(f"{what} takes a frame of pandas or polars, or a dict of columns, got {reprlib.repr(columns)}")
+        got = reprlib.repr(columns)
+        raise TypeError(f"{what} takes a frame of pandas, polars or Arrow, or a dict of columns, got {got}")
     return [column_from_config(name, described) for name, described in columns]
 
 

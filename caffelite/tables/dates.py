@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import sys
 import zoneinfo
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -12,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite._support.extras import pip_command
-from caffelite.data.frames import is_instance, is_missing
+from caffelite.data.frames import find_library, is_instance, is_missing
 
 SECOND = np.timedelta64(1, "s")
 QUARTER = 900  # seconds: a time zone changes its offset at a multiple of 15 minutes
@@ -32,29 +31,22 @@ class Dates(NamedTuple):
 
 def is_date_column(column: Any) -> bool:
     """Return whether a column holds dates, with or without times of the day. Some may be missing."""
-    if is_instance(column, "polars", "Series"):
-        return column.dtype in (sys.modules["polars"].Date, sys.modules["polars"].Datetime)
+    if library := find_library(column):
+        return column.dtype in (library.Date, library.Datetime)
     if not hasattr(column, "dtype"):
         return False
-    if str(column.dtype).startswith(("date32", "date64")):  # of Arrow, in pandas
-        return True
-    if is_instance(column, "pandas", "Series") and sys.modules["pandas"].api.types.is_datetime64_any_dtype(
-        column.dtype
-    ):
-        return True
     if column.dtype != object:
-        return getattr(column.dtype, "kind", "") == "M"
+        return column.dtype.kind == "M"
     first = next((x for x in column if not is_missing(x)), None)
     return isinstance(first, datetime.date)
 
 
 def to_dates(column: Any, what: Any) -> Dates:
     """Return the dates of a column. TypeError, beginning with `what`, if some have a time zone and others have none."""
-    if is_instance(column, "polars", "Series"):
+    if find_library(column):
         zone = getattr(column.dtype, "time_zone", None)
-        if zone is not None:
-            column = column.dt.convert_time_zone("UTC").dt.replace_time_zone(None)
-        return Dates(_to_microseconds(column.to_numpy(), what), zone)
+        zone = f"UTC{zone}" if zone and zone[0] in "+-" else zone
+        return Dates(_to_microseconds(column.to_numpy(), what), zone)  # in UTC
     if str(column.dtype).startswith(("date32", "date64")):
         return _from_objects(column.tolist(), what)
     if is_instance(column, "pandas", "Series") and column.dtype != object:

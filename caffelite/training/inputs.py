@@ -26,7 +26,7 @@ from caffelite.data.conversion import (
     read_array,
     tuple_hint,
 )
-from caffelite.data.frames import ColumnNames, check_names
+from caffelite.data.frames import ColumnNames, check_names, open_frame
 from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed, merge_single_rows, unpack_single
 from caffelite.data.lengths import as_lengths, cut_batch
 from caffelite.data.out_of_core import Source
@@ -73,7 +73,7 @@ def make_training_batches(
 ) -> tuple[Iterable[Any], Iterable[Any] | None, ColumnNames]:
     """Return the training batches, the validation batches (or None) and the column names of frames."""
     loss, validation_data = options.loss, options.validation_data
-    given = UserData(x, y, options.sample_weight, options.lengths)
+    given = UserData(x, open_frame(y, "targets"), options.sample_weight, options.lengths)
     if options.validation_split != 0 and validation_data is not None:
         raise ValueError("fit takes validation_data or validation_split, not both")
     if given.are_rows():

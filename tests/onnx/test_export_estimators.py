@@ -195,9 +195,12 @@ def test_a_pipeline_of_frames_is_exported_with_an_example_of_its_rows(path):
     with pytest.raises(ValueError, match=r"the Pipeline takes a frame: give rows of one, example=X\[:1\]"):
         caffelite.onnx.export(pipeline, path)
     assert not path.exists()
-    caffelite.onnx.export(pipeline, path, example=frame[:1])
     feeds = {name: frame[[name]].to_numpy(object if name == "w" else np.float32) for name in frame}
-    np.testing.assert_allclose(run_file(path, feeds)["probabilities"], pipeline.predict_proba(frame), atol=1e-5)
+    pytest.importorskip("narwhals")
+    table = pytest.importorskip("pyarrow").Table.from_pandas(frame)
+    for example in (frame[:1], table.slice(0, 1), pytest.importorskip("polars").from_arrow(table)):
+        caffelite.onnx.export(pipeline, path, example=example)
+        np.testing.assert_allclose(run_file(path, feeds)["probabilities"], pipeline.predict_proba(frame), atol=1e-5)
 
 
 @of_pipelines

@@ -323,7 +323,9 @@ def test_a_net_of_frames_names_unusable_columns_and_arguments():
     for change, error, says in LIES.values():
         with pytest.raises(error, match=says):
             estimator.predict(change(FRAME))
-    with pytest.raises(TypeError, match="build takes a frame: expected X to be one of pandas or polars, got ndarray"):
+    with pytest.raises(
+        TypeError, match="build takes a frame: expected X to be one of pandas, polars or Arrow, got ndarray"
+    ):
         estimator.predict(np.zeros((3, 6)))
     with pytest.raises(ValueError, match="must begin with Columns"):
         NetClassifier(lambda frame, n: cl.MLP(6, [n])).fit(FRAME, LARGE)

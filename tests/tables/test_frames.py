@@ -194,34 +194,10 @@ def test_numbers_that_are_objects_are_numbers():
         model.predict(NUMBERS.astype(object).assign(age=[*[1.0] * 3, *[None] * (N - 3)]))
 
 
-class Relation:
-    """Is indexed by names only, as a relation of DuckDB is."""
-
-    shape = (3, 1)
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, name):
-        raise TypeError("a relation is indexed by one column name, not by int")
-
-    def to_arrow_table(self):
-        raise AssertionError("nobody has asked for a table")
-
-
-class Reader:
-    """Has batches of rows, as a reader of Arrow's has."""
-
-    def read_all(self):
-        raise AssertionError("nobody has asked for the rows")
-
-
 @pytest.mark.parametrize(
     ("x", "way_out"),
     [
         (polars.LazyFrame({"a": [1.0]}), r"\.collect\(\) makes a frame"),
-        (Relation(), r"got a Relation; \.to_arrow_table\(\) makes a table"),
-        (Reader(), r"\.read_all\(\) makes a table"),
         ([{"a": 1.0}], r"pandas\.DataFrame\(…\) makes a frame"),
         (NUMBERS.to_records(index=False), "{name: x.name. for name in x.dtype.names} makes a frame"),
     ],
@@ -640,9 +616,9 @@ def test_columns_that_are_not_as_they_were_are_named(library):
         ([], ValueError, "one column or more"),
         ([("a", None), ("a", None)], ValueError, "different names"),
         ([("a", ("x", "x"))], ValueError, "different categories of column 'a'"),
-        (["a", "b"], TypeError, "takes a frame of pandas or polars, or a dict of columns, got .'a', 'b'"),
-        (ARRAY, TypeError, "takes a frame of pandas or polars, or a dict of columns, got array"),
-        (polars.LazyFrame(), TypeError, "takes a frame of pandas or polars, or a dict of columns, got <LazyFrame"),
+        (["a", "b"], TypeError, "takes a frame of pandas, polars or Arrow, or a dict of columns, got .'a', 'b'"),
+        (ARRAY, TypeError, "takes a frame of pandas, polars or Arrow, or a dict of columns, got array"),
+        (polars.LazyFrame(), TypeError, r"got a LazyFrame; \.collect\(\) makes a frame from it"),
     ],
 )
 def test_columns_that_cannot_be_learned_raise(columns, error, message):

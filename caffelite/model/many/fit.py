@@ -20,7 +20,7 @@ from caffelite.core.arrays import as_indices, check_bool, check_positive_integer
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.data.conversion import to_contiguous
-from caffelite.data.frames import ColumnNames, column_names, is_frame
+from caffelite.data.frames import ColumnNames, column_names, is_frame, open_frame
 from caffelite.data.generator import Batch, DataGenerator, merge_single_rows, unpack_single
 from caffelite.data.out_of_core import Source
 from caffelite.data.split import draw_split, num_held_out
@@ -332,8 +332,9 @@ class SharedData:
     """
 
     def __init__(self, name: str, x: Any, y: Any = None, weights: Any = None, expected: ColumnNames = None) -> None:
-        self.name, self.x, self.y, self.weights, self.expected = name, x, y, weights, expected
-        self.names = column_names(x)
+        self.name, self.expected = name, expected
+        self.x, self.y, self.weights = open_frame(x, name), open_frame(y, "y"), weights
+        self.names = column_names(self.x)
         self._converted: dict[tuple[Any, ...], Batch] = {}
         self._checked: set[tuple[Any, ...]] = set()
 
