@@ -42,6 +42,7 @@ def explain(model: Model, x: Any, background: Any, output: Any = None, *, seed: 
     Raise ValueError for x and background of different shapes, and if an output is not finite. Raise TypeError for
     sparse matrices. The model does not change.
     """
+    x = frames.open_frame(x, "x")
     game, names = make_game(model, x, background, output)
     data = frames.select(x, names, "x") if frames.is_frame(x) else dict(zip(names, game.column_values(), strict=True))
     return explain_game(game, seed, names, data)

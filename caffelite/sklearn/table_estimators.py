@@ -220,7 +220,7 @@ class TableEstimator(BaseEstimator):
         Raise ValueError for a class in y that was not in the training.
         """
         check_is_fitted(self)
-        repeats = check_positive_integer("repeats", repeats)
+        repeats, X = check_positive_integer("repeats", repeats), frames.open_frame(X, "X")
         frame = self._to_frame(X, "no_validation", reset=False)
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)

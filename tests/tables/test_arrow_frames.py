@@ -148,6 +148,18 @@ def test_minimize_fit_many_windows_and_batches_take_every_library(make):
     assert fit_model(Batches(make), None)[1]["loss"] == fit_model([(NUMBERS, Y)], None)[1]["loss"]
 
 
+@pytest.mark.parametrize("make", [arrow_table, LIBRARIES["pyarrow reader"]])
+def test_explanations_and_importances_take_frames_that_are_read_once(make):
+    table_estimators = pytest.importorskip("caffelite.sklearn", exc_type=ImportError)
+    estimator = table_estimators.TableClassifier(n_estimators=1, random_state=0).fit(make(MIXED), Y)
+    expected = table_estimators.TableClassifier(n_estimators=1, random_state=0).fit(MIXED, Y)
+    assert_same_bits(estimator.explain(make(MIXED[:3]), rows=4).values, expected.explain(MIXED[:3], rows=4).values)
+    assert estimator.importances(make(MIXED), Y) == expected.importances(MIXED, Y)
+    model = expected.model_
+    few = cl.explain(model, make(MIXED[:2]), make(MIXED[5:9]))
+    assert_same_bits(few.values, cl.explain(model, MIXED[:2], MIXED[5:9]).values)
+
+
 def test_a_narwhals_frame_without_a_stream_is_converted_and_needs_narwhals(monkeypatch):
     class Foreign:
         """A frame as of modin: it has columns, and no Arrow stream."""
