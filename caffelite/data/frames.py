@@ -59,7 +59,7 @@ def open_frame(x: Any, what: Any) -> Any:
 
 def is_frame(x: Any) -> bool:
     """Return whether it has columns with names: a dict, a frame of a library, lazy or not, or an Arrow stream."""
-    if isinstance(x, np.ndarray):  # of which a recording notes the uses
+    if isinstance(x, np.ndarray):  # a recording notes the uses of its arrays
         return False
     if isinstance(x, Mapping):
         return not hasattr(x, "tocsr")  # a sparse matrix by keys is a mapping too
