@@ -106,7 +106,7 @@ def _integrate(gradients: _Gradients, rows: np.ndarray, starts: np.ndarray, step
 
 
 class _Gradients:
-    """The gradients of a model's outputs with respect to its input, replayed by one Program."""
+    """The gradients of a model's outputs with respect to its input, by a Program for each number of points."""
 
     def __init__(self, model: Model, output: Any, dtype: np.dtype) -> None:
         self.model, self.output, self.dtype = model, output, dtype

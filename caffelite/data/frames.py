@@ -34,11 +34,10 @@ def open_frame(x: Any, what: Any) -> Any:
     """
     if isinstance(x, tuple):
         return tuple([open_frame(a, what) for a in x])
-    if isinstance(x, (dict, np.ndarray)) or is_instance(x, "pandas", "DataFrame"):
+    is_open = isinstance(x, Mapping) or any(is_instance(x, library, "DataFrame") for library in ("pandas", "polars"))
+    if is_open or not is_frame(x):
         return x
-    if is_instance(x, "polars", "DataFrame") or isinstance(x, Mapping) or not is_frame(x):
-        return x
-    if hasattr(x, "collect"):
+    if is_lazy(x):
         raise TypeError(f"{what}: got a {type(x).__name__}; .collect() makes a frame from it")
     try:
         import narwhals
@@ -63,8 +62,13 @@ def is_frame(x: Any) -> bool:
         return False
     if isinstance(x, Mapping):
         return not hasattr(x, "tocsr")  # a sparse matrix by keys is a mapping too
-    is_known = hasattr(x, "__arrow_c_stream__") or hasattr(x, "__dataframe__") or hasattr(x, "collect")
+    is_known = hasattr(x, "__arrow_c_stream__") or hasattr(x, "__dataframe__") or is_lazy(x)
     return is_known and not is_series(x)
+
+
+def is_lazy(x: Any) -> bool:
+    """Return whether it is a frame that is not computed yet. An array with a method `collect` has no columns."""
+    return hasattr(type(x), "collect") and hasattr(type(x), "columns")
 
 
 def is_series(x: Any) -> bool:

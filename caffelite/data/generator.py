@@ -150,7 +150,8 @@ class DataGenerator:
         if y is None and is_row_dataset(x):
             transforms = (functools.partial(collate_rows, x), *transforms)
             x = y = np.arange(len(x))
-        self.column_names = column_names(x := open_frame(x, "x"))
+        x = open_frame(x, "x")
+        self.column_names = column_names(x)
         self.x = tuple([as_rows(f"x[{i}]", a) for i, a in enumerate(x)]) if isinstance(x, tuple) else as_rows("x", x)
         named = {} if y is None else {name: as_rows(name, read(a, name)) for name, a in name_targets(y, "y")}
         self.y = tuple(named.values()) if is_multi_target(y) else named.get("y")

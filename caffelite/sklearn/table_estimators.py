@@ -38,12 +38,18 @@ from caffelite.optimizers import TrainingDiverged
 from caffelite.sklearn.frame_rows import check_columns, is_frame
 from caffelite.tables import evaluation
 from caffelite.tables.columns import mean_and_deviation
-from caffelite.tables.recipe import Recipe, average_classifiers, average_regressors, sample_background, train
+from caffelite.tables.recipe import (
+    BACKGROUND,
+    Recipe,
+    average_classifiers,
+    average_regressors,
+    sample_background,
+    train,
+)
 from caffelite.tables.schema import Target
 
 COLUMN_NAME = "x{}"  # the name of a column of an array
 MAX_BACKGROUND = 500  # rows of the training that an estimator keeps
-BACKGROUND = 100  # of these, for an explanation
 
 
 @rename_attributes(_side_by_side="_nets")

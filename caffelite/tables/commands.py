@@ -105,8 +105,7 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
     Raise ValueError for a file that is not a model of a table, and for a table that does not fit the model.
     """
     model = _load_table_model(path)
-    data = read(table, delimiter, as_words=schema.word_column_names(model.columns))
-    frame, remarks = schema.make_frame(data, model.columns)
+    frame, remarks = _read_frame(model, table, delimiter)
     outputs = model.predict(frame)
     if model.classes is None:
         return [[model.target], *outputs.astype(str).tolist()], remarks
@@ -128,8 +127,7 @@ def explain(path: str, table: str, delimiter: str | None = None) -> tuple[Explan
     model = _load_table_model(path)
     if model.background is None:
         raise ValueError(f"{path} has no rows of the training to compare with: train it again with --explain")
-    data = read(table, delimiter, as_words=schema.word_column_names(model.columns))
-    frame, remarks = schema.make_frame(data, model.columns)
+    frame, remarks = _read_frame(model, table, delimiter)
     explanation = explain_rows(model, frame)
     columns = explanation.frame()
     names = [] if model.classes is None else [model.target]
@@ -150,6 +148,12 @@ def _load_table_model(path: str) -> TableModel:
     if not isinstance(model, TableModel):
         raise ValueError(f"{path} is not a model of a table from caffelite train")
     return model
+
+
+def _read_frame(model: TableModel, table: str, delimiter: str | None) -> tuple[schema.Frame, list[str]]:
+    """Return the columns of a table that a model takes, and remarks on what it did not know in the training."""
+    data = read(table, delimiter, as_words=schema.word_column_names(model.columns))
+    return schema.make_frame(data, model.columns)
 
 
 def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | None = None) -> None:

@@ -29,6 +29,7 @@ MIN_STEPS, MAX_STEPS = 600, 2000
 MIN_BINS, MIN_BIN_ROWS = 8, 100  # at least
 LARGE_TABLE = 20_000  # rows, above which four nets do as well as eight
 MAX_SEED = 2**31 - 1
+BACKGROUND = 100  # rows of the training that an explanation compares with
 
 
 class Recipe(NamedTuple):

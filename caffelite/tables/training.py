@@ -36,7 +36,6 @@ EMBEDDING_SIZE = 8  # numbers for each category
 EMBEDDING_SCALE = 0.1  # of the initial vectors: small, so rare categories matter little
 
 MAX_CATEGORIES = 255  # of a column, for boosted trees
-BACKGROUND = 100  # rows that a model keeps for explanations
 
 
 class TableSplit(NamedTuple):
@@ -120,7 +119,7 @@ def train_nets(
         functions = recipes.average_regressors(nets, center, scale)
     else:
         functions = recipes.average_classifiers(nets, outputs)
-    background = recipes.sample_background(arrays, np.arange(count), BACKGROUND) if keeps_background else None
+    background = recipes.sample_background(arrays, np.arange(count), recipes.BACKGROUND) if keeps_background else None
     return TrainedNets(TableModel(functions, target.name, target.classes, background), histories)
 
 
