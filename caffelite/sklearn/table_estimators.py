@@ -37,15 +37,8 @@ from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.sklearn.frame_rows import check_columns, is_frame
 from caffelite.tables import evaluation
+from caffelite.tables import recipe as recipes
 from caffelite.tables.columns import mean_and_deviation
-from caffelite.tables.recipe import (
-    BACKGROUND,
-    Recipe,
-    average_classifiers,
-    average_regressors,
-    sample_background,
-    train,
-)
 from caffelite.tables.schema import Target
 
 COLUMN_NAME = "x{}"  # the name of a column of an array
@@ -96,14 +89,14 @@ class TableEstimator(BaseEstimator):
         random = check_random_state(self.random_state)
         options = {"outputs": outputs, "loss": loss, "random": random, "weights": weights}
         try:
-            nets, self.histories_ = train(recipe, self.columns_, arrays, targets, **options)
+            nets, self.histories_ = recipes.train(recipe, self.columns_, arrays, targets, **options)
         except TrainingDiverged as error:
             raise ValueError(f"{error}; lower learning_rate, or sample weights") from error
-        self.background_ = sample_background(arrays, used, MAX_BACKGROUND)
+        self.background_ = recipes.sample_background(arrays, used, MAX_BACKGROUND)
         return nets
 
-    def _recipe(self) -> Recipe:
-        return Recipe(
+    def _recipe(self) -> recipes.Recipe:
+        return recipes.Recipe(
             nets=self.n_estimators,
             hidden=self._hidden_sizes(),
             max_bins=self.max_bins,
@@ -198,7 +191,7 @@ class TableEstimator(BaseEstimator):
                 "cl.explain(estimator.model_, X, background)"
             )
         available = len(background[0])
-        count = min(BACKGROUND, available) if rows is None else check_positive_integer("rows", rows)
+        count = min(recipes.BACKGROUND, available) if rows is None else check_positive_integer("rows", rows)
         if count > available:
             raise ValueError(f"rows: the estimator has {available} rows of its training, got rows={count}")
         frame = self._to_frame(X, "no_validation", reset=False)
@@ -338,7 +331,7 @@ class TableClassifier(ClassifierMixin, TableEstimator):
             weights = class_weights if weights is None else weights * class_weights
         outputs = len(self.classes_)
         nets = self._train_nets(frame, targets, weights, outputs, SoftmaxLoss())
-        self._join_nets(average_classifiers(nets, outputs))
+        self._join_nets(recipes.average_classifiers(nets, outputs))
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -380,7 +373,7 @@ class TableRegressor(RegressorMixin, TableEstimator):
         self._center, self._scale = float(center[0]), float(scale[0])
         targets = ((y - self._center) / self._scale)[:, np.newaxis]
         nets = self._train_nets(frame, targets, weights, 1, MSELoss())
-        self._join_nets(average_regressors(nets, self._center, self._scale))
+        self._join_nets(recipes.average_regressors(nets, self._center, self._scale))
         return self
 
     def predict(self, X: Any) -> np.ndarray:

@@ -461,8 +461,8 @@ def test_columns_alone_are_targets_and_weights_and_are_named():
         fit_model(NUMBERS, pyarrow.chunked_array([pyarrow.array([{"a": 1}] * N)]))
 
 
-def test_an_array_with_a_method_collect_is_no_lazy_frame():
-    class Shared:
+def test_an_array_with_a_method_collect_is_not_a_lazy_frame():
+    class Replica:
         def __array__(self, dtype=None, copy=None):
             return np.ones((3, 1), np.float32)
 
@@ -470,7 +470,7 @@ def test_an_array_with_a_method_collect_is_no_lazy_frame():
             raise AssertionError
 
     model = cl.Model([cl.Linear(1, 1)], seed=0)
-    assert_same_bits(model.predict(Shared()), model.predict(np.ones((3, 1), np.float32)))
+    assert_same_bits(model.predict(Replica()), model.predict(np.ones((3, 1), np.float32)))
 
 
 @pytest.mark.parametrize(
