@@ -20,13 +20,21 @@ import json
 import statistics
 import subprocess
 import time
-import warnings
 from pathlib import Path
 from typing import NamedTuple
 
 import harness
 import numpy as np
-from tables import as_categories, boosting, caffelite_tables, is_numeric, predictor, word_columns, xgboost
+from tables import (
+    as_categories,
+    boosting,
+    caffelite_tables,
+    is_numeric,
+    make_trials,
+    predictor,
+    word_columns,
+    xgboost,
+)
 
 FOLDER = Path(__file__).parents[1] / "build" / "tables"
 DEBIAN = ("r-cran-mlbench", "r-cran-caret", "r-cran-kernlab")
@@ -255,29 +263,18 @@ class Result(NamedTuple):
 def contestant(make):
     """Return a function of a table's name, a seed and a number of rows: the Result of a fit."""
     from sklearn.metrics import log_loss, roc_auc_score, root_mean_squared_error
-    from sklearn.model_selection import train_test_split
 
-    warnings.simplefilter("ignore")
-    fit = make()
-    first = [True]
+    run = make_trials(make, time.process_time)
 
     def judge(name, seed, rows):
-        frame, y = load(name, rows)
-        split = {"test_size": 0.25, "random_state": seed, "stratify": None if is_numeric(y) else y}
-        train, test, y_train, y_test = train_test_split(frame, y, **split)
-        if first:
-            first.clear()
-            fit(train[:200], y_train[:200], seed)
-        start = time.process_time()
-        predict = fit(train, y_train, seed)
-        fitted = time.process_time()
-        predictions = predict(test)
-        seconds = fitted - start, (time.process_time() - fitted) / len(y_test) * 1000
-        if is_numeric(y):
-            return Result(root_mean_squared_error(y_test, predictions), None, *seconds, len(y_train))
+        trial = run(*load(name, rows), seed)
+        predictions, y_test = trial.predictions, trial.targets
+        counts = trial.fit_seconds, trial.predict_seconds / len(y_test) * 1000, trial.fitted_rows
+        if is_numeric(y_test):
+            return Result(root_mean_squared_error(y_test, predictions), None, *counts)
         loss = log_loss(y_test, predictions, labels=np.arange(predictions.shape[1]))
         error = 1 - roc_auc_score(y_test, predictions[:, 1]) if predictions.shape[1] == 2 else loss
-        return Result(error, loss, *seconds, len(y_train))
+        return Result(error, loss, *counts)
 
     return judge
 
