@@ -9,9 +9,9 @@ All write C for `float`; `to_double` makes C for `double` of that (`emit`). `int
 writes a program that compares a row's outputs.
 
 `export_training` writes a training step (`training`). Its source is a recorded step, a list of kernel calls
-(`capture`), on random rows (`examples`). `memory` decides where arrays are in C. `kernel_calls` makes C of each call:
-most are a function in kernels/, elementwise ones are an expression (`operations`). `training_check` writes a program
-that repeats the first steps.
+(`capture`), on random rows (`random_batches`). `memory` decides where arrays are in C. `kernel_calls` makes C of each
+call: most are a function in kernels/, elementwise ones are an expression (`expressions`). `training_check` writes a
+program that repeats the first steps.
 """
 
 from caffelite.c.exporting import export

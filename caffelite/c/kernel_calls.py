@@ -1,7 +1,7 @@
 """From the kernel calls of a recorded step to C.
 
 Most kernels are a function of C in `kernels/`: the table `CALLS` says how it is called, with the facts of the recorded
-call. Elementwise kernels are loops around an expression (`operations`), which `loop_nest` writes.
+call. Elementwise kernels are loops around an expression (`expressions`), which `loop_nest` writes.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import numpy as np
 
 from caffelite.c.emit import HELPERS as NUMBER_HELPERS
 from caffelite.c.emit import INDICES, indent, literal, loops, to_double
+from caffelite.c.expressions import DERIVATIVES, EXPRESSIONS, HELPERS
 from caffelite.c.memory import Memory
-from caffelite.c.operations import DERIVATIVES, EXPRESSIONS, HELPERS
 from caffelite.program.ir import Instruction
 
 LIBRARY = Path(__file__).parent / "kernels"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from caffelite.c.capture import Snapshots, TrainingStep, capture_predict, capture_step, keep_state
-from caffelite.c.examples import make_inputs, make_targets
+from caffelite.c.random_batches import make_inputs, make_targets
 from caffelite.c.training_check import expected_losses
 from caffelite.c.training_file import TrainingFile
 from caffelite.core.arrays import check_bool, check_positive, check_positive_integer

@@ -1,5 +1,9 @@
 """Nets whose training is written as C: each optimizer, each loss, and kinds of nets of examples/ and benchmarks/."""
 
+import ast
+import functools
+from pathlib import Path
+
 import numpy as np
 
 import caffelite as cl
@@ -7,6 +11,23 @@ from tests.c.training import STEPS, Net
 
 BATCH = 8
 ROWS = STEPS * BATCH
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+@functools.cache
+def load_definitions(name):
+    """Return what an example imports, its classes and functions, and its constants. The program does not run."""
+    tree = ast.parse((EXAMPLES / name).read_text(encoding="utf-8"))
+    kinds = (ast.Import, ast.ImportFrom, ast.ClassDef, ast.FunctionDef)
+    tree.body = [
+        node
+        for node in tree.body
+        if isinstance(node, kinds)
+        or (isinstance(node, ast.Assign) and not any(isinstance(part, ast.Call) for part in ast.walk(node)))
+    ]
+    names = {"__name__": name}
+    exec(compile(tree, name, "exec"), names)
+    return names
 
 
 def rows(*shape, seed=0, dtype=np.float64):
@@ -67,26 +88,6 @@ class GPT(cl.Model):
         return self.scores(self.norm(self.block(self.embedding(x))))
 
 
-class MicroGPT(cl.Model):
-    """The net of examples/microgpt.py."""
-
-    takes_indices = True
-
-    def __init__(self, dtype, size=16, heads=4):
-        super().__init__(seed=0, dtype=dtype)
-        settings = {"bias": False, "initializer": cl.initializers.normal(0.08)}
-        self.letters, self.places = [cl.Embedding(n, size, initializer=settings["initializer"]) for n in (27, 16)]
-        self.attention = cl.MultiHeadAttention(size, heads, causal=True, **settings)
-        self.widen, self.narrow = cl.Linear(size, 4 * size, **settings), cl.Linear(4 * size, size, **settings)
-        self.scores, self.norm = cl.Linear(size, 27, **settings), cl.RMSNorm(size, eps=1e-5, scale=False)
-
-    def call(self, x):
-        h = self.norm(self.letters(x) + self.places.weight[: x.shape[1]])
-        h = h + self.attention(self.norm(h))
-        h = h + self.narrow(self.widen(self.norm(h)).relu())
-        return self.scores(h)
-
-
 def gpt(dtype, dropout=0.0):
     model, x = GPT(dtype, dropout), labels(11, 6)
     optimizer = cl.AdamW(model.parameters(), lr=1e-3)
@@ -94,7 +95,7 @@ def gpt(dtype, dropout=0.0):
 
 
 def microgpt(dtype):
-    model, x = MicroGPT(dtype), labels(27, 16)
+    model, x = load_definitions("microgpt.py")["MicroGPT"](seed=0, dtype=dtype), labels(27, 16)
     y = np.roll(x, 1, 1)
     y[:, 12:] = -1
     optimizer = cl.Adam(model.parameters(), lr=cl.schedules.linear(0.001, 1000), betas=(0.85, 0.99))
