@@ -146,9 +146,9 @@ class DataGenerator:
         transform: Transform | Sequence[Transform] | None = None,
         lengths: Any = None,
     ) -> None:
-        transforms = as_transforms(transform)
+        self.transform = as_transforms(transform)
         if y is None and is_row_dataset(x):
-            transforms = (functools.partial(collate_rows, x), *transforms)
+            self.transform = (functools.partial(collate_rows, x), *self.transform)
             x = y = np.arange(len(x))
         x = open_frame(x, "x")
         self.column_names = column_names(x)
@@ -163,7 +163,6 @@ class DataGenerator:
         if sample_weight is not None and y is None:
             raise ValueError("sample_weight needs y, because the weights belong to the loss")
         self.sample_weight = None if sample_weight is None else as_weights(sample_weight, rows)
-        self.transform = transforms
         if self.transform and y is None:
             raise ValueError("transform needs y: it takes x and y and returns them")
         self.lengths = None if lengths is None else as_lengths(lengths, self._columns())
