@@ -48,7 +48,7 @@ TRAIN_OPTIONS: list[tuple[str, Callable[[str], Any], str, Any, str]] = [
     ("--output", argtypes.model, "MODEL", "model.safetensors", "file to write (default: %(default)s)"),
     ("--picture", argtypes.picture, "PICTURE", None, "file to draw into (default: the model's name with .png)"),
     ("--test", argtypes.share, "SHARE", 0.2, "share of the rows to hold out (default: %(default)s)"),
-    ("--nets", argtypes.positive, "N", None, "number of nets (default: 8, or 4 above 20,000 rows)"),
+    ("--nets", argtypes.positive, "N", None, "number of nets (default: 8, or 4 above 10,000 rows)"),
     ("--epochs", argtypes.positive, "N", None, "epochs of each net (default: by the number of rows)"),
     ("--batch-size", argtypes.positive, "N", None, "rows a step (default: by their number, 64 … 1,024)"),
     ("--lr", argtypes.rate, "RATE", 0.005, "highest learning rate (default: %(default)s)"),

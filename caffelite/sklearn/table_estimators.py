@@ -89,11 +89,12 @@ class TableEstimator(BaseEstimator):
         random = check_random_state(self.random_state)
         options = {"outputs": outputs, "loss": loss, "random": random, "weights": weights}
         try:
-            nets, self.histories_ = recipes.train(recipe, self.columns_, arrays, targets, **options)
+            trained = recipes.train(recipe, self.columns_, arrays, targets, **options)
         except TrainingDiverged as error:
             raise ValueError(f"{error}; lower learning_rate, or sample weights") from error
+        self.histories_ = [t.history for t in trained]
         self.background_ = recipes.sample_background(arrays, used, MAX_BACKGROUND)
-        return nets
+        return [t.net for t in trained]
 
     def _recipe(self) -> recipes.Recipe:
         return recipes.Recipe(
@@ -265,23 +266,24 @@ class TableClassifier(ClassifierMixin, TableEstimator):
 
     It trains a few nets, and averages their probabilities. A net begins with `cl.Splines`, a piecewise linear function
     of each column. A small multilayer perceptron follows. Each net trains on 7/8 of the rows, and keeps its parameters
-    from the epoch that was best on the other rows. Every class has its share of these. No result depends on the number
-    of threads.
+    from the epoch that was best on the other rows. Every class has its share of these. Finer nets, with more bins and
+    less weight decay, compete with half of the nets on the same rows. The rows that they hold out decide whether the
+    others stay, the finer ones, or both. No result depends on the number of threads.
 
     Parameters
     ----------
     n_estimators : int, optional
-        How many nets. By default 8, or 4 if there are more than 20,000 rows.
+        How many nets. By default 8, or 4 if there are more than 10,000 rows.
     hidden_layer_sizes : int or list of int
         The sizes of the hidden layers. The first is the size of Splines.
     max_bins : int
-        How many bins a column of numbers has at most. There are fewer if a bin would get less than 100 rows, but not
-        fewer than 8.
+        How many bins a column of numbers has at most, without those in its tails. There are fewer if a bin would get
+        less than 100 rows, but not fewer than 8. Finer nets have up to four times as many.
     learning_rate : float
         The highest learning rate of AdamW. It rises for 2 % of the steps, and then falls to 0 as a cosine. Splines have
-        twice this rate, the scales of columns ten times.
+        twice this rate, the scales of columns ten times. Finer nets have twice these rates.
     weight_decay : float
-        The weight decay of AdamW, for all parameters except the scales of columns.
+        The weight decay of AdamW, for all parameters except the scales of columns. Finer nets have a tenth of it.
     categorical_features : list of names or places, or a mask, optional
         The columns of numbers that are categories. Words and categories always are.
     min_frequency : int
@@ -311,7 +313,7 @@ class TableClassifier(ClassifierMixin, TableEstimator):
 
     The recipe follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and
     Y. Gorishniy, A. Kotelnikov and A. Babenko, "TabM", ICLR 2025, with those parts that gave better scores on
-    the tables of `benchmarks/tables.py`. `caffelite train` has the same.
+    the tables of `benchmarks/tables.py` and `benchmarks/real_tables.py`. `caffelite train` has the same.
     """
 
     _: KW_ONLY

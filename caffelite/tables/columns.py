@@ -29,6 +29,7 @@ from caffelite.tables.column_types import (
 )
 
 Z_LIMIT = 3.0
+MAX_TAIL_EDGES = 4
 MIN_BIN_WIDTH = 1e-5  # the width of a bin, as a share of the distance of the quartiles, for float32 to tell it
 
 
@@ -47,10 +48,11 @@ class Columns(Function, recordable=True, rowwise=True):
       A missing number, NaN in x, becomes 0. If numbers of a column were missing when it was learned, y also has a
       feature that is 1 if one is missing, and otherwise 0. If `robust`, the center is the median, and the scale is the
       distance of the quartiles. y then holds z / √(1 + (z / 3)²) instead of z = (x − center) / scale. So y stays within
-      ±3, and a few large numbers change nothing.
+      ±3, and a few large numbers change nothing. The outer bins are then split by distance, for the tails.
     - **Bins**: with `bins`, y also has the piecewise linear code of each number. The bins of a column hold equally many
-      of the numbers that it was learned from. The code is 1 for each bin below x, the share of the bin that x is in,
-      and 0 for those above it. So the first layer of a net can be any piecewise linear function of each column.
+      of the numbers that it was learned from. If only a few of these are different, each is an edge. The code is 1 for
+      each bin below x, the share of the bin that x is in, and 0 for those above it. So the first layer of a net can be
+      any piecewise linear function of each column.
     - **Words and categories** are numbered in their order. A column of k categories has k + 2 codes. Code k is a
       missing category, and k + 1 is a new one, which was not there when the column was learned. `categories` names
       columns of numbers that are categories. The vector of a code that was never trained is 0.
@@ -70,8 +72,8 @@ class Columns(Function, recordable=True, rowwise=True):
     robust : bool
         Whether numbers are scaled by their quartiles and held within limits.
     bins : int
-        How many bins a column of numbers has at most. It has fewer if quantiles are equal. With 0 there are no bins. A
-        file has a list with the number of each column.
+        How many bins a column of numbers has at most. It has fewer if quantiles are equal, and up to 8 more in its
+        tails if `robust`. With 0 there are no bins. A file has a list with the number of each column.
     min_frequency : int
         Categories of fewer rows count as unknown ones. So the vector of unknown ones is learned, too.
 
@@ -119,7 +121,7 @@ class Columns(Function, recordable=True, rowwise=True):
         if is_frame and self.numbers:
             numbers = self._numbers(columns, what)
             self._fit_numbers(numbers)
-            edges = [bin_edges(x, count) for x, count in zip(numbers.T, counts, strict=True)]
+            edges = [bin_edges(x, count, self.robust) for x, count in zip(numbers.T, counts, strict=True)]
             self.edges, self.bins = np.concatenate(edges), [len(column_edges) - 1 for column_edges in edges]
         else:
             self.edges = empty_array(sum(self.bins) + len(self.bins), np.float64)
@@ -369,17 +371,40 @@ def mean_and_deviation(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.where(is_constant | (deviation == 0), 1.0, np.ldexp(deviation, exponent))
 
 
-def bin_edges(numbers: np.ndarray, bins: int) -> np.ndarray:
-    """Return the edges of at most so many bins of equally many numbers (n,), leaving out NaN. No bin has one edge."""
-    values = numbers[~np.isnan(numbers)]
+def bin_edges(numbers: np.ndarray, bins: int, robust: bool) -> np.ndarray:
+    """Return the edges of at most so many bins of equally many numbers (n,), leaving out NaN. No bin has one edge.
+
+    If so few numbers are different, all of them are edges. Otherwise, if `robust`, the outer bins get more edges.
+    """
+    values = np.sort(numbers[~np.isnan(numbers)])
     if bins == 0 or values.size == 0:
         return np.zeros(1)
-    edges = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)))
+    edges = np.unique(values)
     if len(edges) < 2:
         return edges
     low, high = np.quantile(values, [0.25, 0.75])
     spread = high - low if high > low else edges[-1] - edges[0]  # of the quartiles, as an outlier makes the range large
-    return edges[np.append(True, np.diff(edges) > MIN_BIN_WIDTH * spread)]
+    is_few = len(edges) <= bins + 1
+    if not is_few:
+        edges = np.unique(np.quantile(values, np.linspace(0, 1, bins + 1)))
+    edges = edges[np.append(True, np.diff(edges) > MIN_BIN_WIDTH * spread)]
+    if is_few or not robust:
+        return edges
+    edges = split_last_bin(edges, values)
+    return -split_last_bin(-edges[::-1], -values[::-1])[::-1]
+
+
+def split_last_bin(edges: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Add up to MAX_TAIL_EDGES to the last bin. Each new bin is twice as wide as the one before it.
+
+    Two of the values, which are sorted, are beyond each new edge.
+    """
+    if len(edges) < 4:
+        return edges
+    with np.errstate(over="ignore"):
+        width = edges[-2] / 2 - edges[-4] / 2  # the mean of the two bins before
+        added = edges[-2] + width * (2.0 ** np.arange(2, MAX_TAIL_EDGES + 2) - 2)
+    return np.concatenate([edges[:-1], added[added <= min(values[-2], edges[-1] - width)], edges[-1:]])
 
 
 def median_and_spread(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

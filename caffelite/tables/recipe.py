@@ -1,7 +1,8 @@
 """The recipe for tables: the mean of a few nets of splines, each trained on different rows.
 
 `caffelite train`, TableClassifier and TableRegressor use it. Each of its parts gave better scores on the tables of
-`benchmarks/tables.py`.
+`benchmarks/tables.py` or `benchmarks/real_tables.py`. No weight decay and number of bins suits all tables: small and
+noisy ones need coarse nets, and others hide what only finer nets can learn. So both compete.
 
 It follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and Y. Gorishniy,
 A. Kotelnikov and A. Babenko, "TabM", ICLR 2025.
@@ -11,23 +12,28 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite import _kernels as kernels
 from caffelite.core.function import Function
+from caffelite.data.generator import unpack_single
 from caffelite.functions import Linear, Parallel, SiLU, Softmax
 from caffelite.model.many.fit import fit_many
 from caffelite.model.model import Model
-from caffelite.optimizers import AdamW, Optimizer, schedules
+from caffelite.optimizers import AdamW, Optimizer, TrainingDiverged, schedules
 from caffelite.tables.splines import Splines
 from caffelite.training.history import History
 
 FOLDS = 8  # each net is trained on all folds but one, and validated on that one
 EPOCHS = 40
 MIN_STEPS, MAX_STEPS = 600, 2000
-MIN_BINS, MIN_BIN_ROWS = 8, 100  # at least
-LARGE_TABLE = 20_000  # rows, above which four nets do as well as eight
+PATIENCE = 1 / 3  # of the epochs: a training ends after so many without a better one
+LATE = 0.4  # of the epochs: nets whose best epochs come later, on average, could learn more
+CLEAR = 2.0  # standard errors: finer nets win clearly
+LARGE_TABLE = 10_000  # rows, above which four nets do as well as eight
 MAX_SEED = 2**31 - 1
 BACKGROUND = 100  # rows of the training that an explanation compares with
 
@@ -38,6 +44,8 @@ class Recipe(NamedTuple):
     nets: int | None = None
     hidden: Sequence[int] = (64, 64)
     max_bins: int = 32
+    min_bins: int = 8
+    bin_rows: int = 100  # at least, if there are more than the fewest bins
     learning_rate: float = 0.005
     weight_decay: float = 0.5
     min_frequency: int = 2
@@ -49,8 +57,21 @@ class Recipe(NamedTuple):
 
     def make_columns(self, frame: Any, rows: int, categories: Sequence[Any] = ()) -> Splines:
         """Return the first layer of each net, for a frame of so many rows."""
-        bins = min(self.max_bins, max(MIN_BINS, rows // MIN_BIN_ROWS))
+        bins = self.number_of_bins(rows)
         return Splines(frame, self.hidden[0], categories, bins=bins, min_frequency=self.min_frequency)
+
+    def number_of_bins(self, rows: int) -> int:
+        return min(self.max_bins, max(self.min_bins, rows // self.bin_rows))
+
+    def refine(self) -> Recipe:
+        """Return the recipe of finer nets, which can learn more."""
+        return self._replace(
+            max_bins=4 * self.max_bins,
+            min_bins=2 * self.min_bins,
+            bin_rows=self.bin_rows // 5,
+            learning_rate=2 * self.learning_rate,
+            weight_decay=self.weight_decay / 10,
+        )
 
     def make_net(self, columns: Splines, outputs: int, seed: int) -> Model:
         """Return an untrained net with its own copy of the columns."""
@@ -85,6 +106,14 @@ class Recipe(NamedTuple):
         return batch_size, steps_per_epoch, self.epochs or max(1, round(steps / steps_per_epoch))
 
 
+class TrainedNet(NamedTuple):
+    """A net, its history, and the rows that it was not trained on."""
+
+    net: Model
+    history: History
+    held_out_rows: np.ndarray
+
+
 def train(
     recipe: Recipe,
     columns: Splines,
@@ -97,44 +126,117 @@ def train(
     weights: np.ndarray | None = None,
     metrics: Sequence[Any] = (),
     verbose: int | str = 0,
-) -> tuple[list[Model], list[History]]:
+) -> list[TrainedNet]:
     """Train each net on all folds but one, and keep its best epoch on that fold.
 
-    `arrays` are `columns.arrays(frame)`. Rows of weight 0 are left out. Return the nets and their histories.
+    Half of the nets come first. Then as many finer nets compete with them on the same folds. The held-out rows decide
+    which stay: the first nets, the finer ones, or both. At last come the nets that are missing. They are finer only if
+    the finer ones won alone. Finer nets that diverge lose.
 
-    Raise what `fit_many` raises. KeyboardInterrupt has `nets` and `histories` of the nets that have completed an
-    epoch. Each is as in its best one.
+    `arrays` are `columns.arrays(frame)`. Rows of weight 0 are left out.
+
+    Raise what `fit_many` raises. KeyboardInterrupt has a list `trained` of the nets that have completed an epoch. Each
+    is as in its best one.
     """
     used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
     count = recipe.number_of_nets(len(used))
     folds = assign_folds(targets[used], random)
     held_out_rows = [used[folds == i % (folds.max() + 1)] for i in range(count)]
-    training_rows = [np.setdiff1d(used, held_out) for held_out in held_out_rows]
-    batch_size, steps_per_epoch, epochs = recipe.training_length(len(used), max(map(len, training_rows)))
-    nets = [recipe.make_net(columns, outputs, random.randint(MAX_SEED)) for _ in range(count)]
+    seeds = random.randint(MAX_SEED, size=count + 1).tolist()
+    options = {"loss": loss, "sample_weight": weights, "metrics": metrics, "verbose": verbose, "seed": seeds.pop()}
+    training = TableTraining(arrays, targets, outputs, used, held_out_rows, seeds, options)
+    trained: list[TrainedNet] = []
     try:
-        histories = fit_many(
-            nets,
-            arrays if len(arrays) > 1 else arrays[0],
-            targets,
-            loss=loss,
-            optimizers=[recipe.make_optimizer(net, epochs * steps_per_epoch) for net in nets],
-            epochs=epochs,
-            batch_size=batch_size,
-            rows=training_rows,
-            sample_weight=weights,
-            validation_rows=held_out_rows,
-            metrics=metrics,
-            patience=epochs,
-            seed=random.randint(MAX_SEED),
-            verbose=verbose,
-        )
+        if half := count // 2:
+            trained = training.train(recipe, columns, range(half))
+            finer = recipe.refine()
+            finer_columns = columns.refine(arrays[0], finer.number_of_bins(len(used)))
+            with suppress(TrainingDiverged):
+                finer_nets = training.train(finer, finer_columns, range(half))
+                choice = training.choose(trained, finer_nets, LATE * training.find_length(recipe)[2])
+                trained = [trained, finer_nets, trained + finer_nets][choice]
+                if choice == 1:
+                    recipe, columns = finer, finer_columns
+        if len(trained) < count:
+            trained = trained + training.train(recipe, columns, range(len(trained), count))
     except KeyboardInterrupt as interrupt:
-        partial_histories = getattr(interrupt, "histories", [History(loss=[])] * count)
-        interrupt.nets = [net for net, history in zip(nets, partial_histories, strict=True) if history.epochs]  # type: ignore[attr-defined]
-        interrupt.histories = [history for history in partial_histories if history.epochs]  # type: ignore[attr-defined]
+        interrupt.trained = trained + getattr(interrupt, "trained", [])  # type: ignore[attr-defined]
         raise
-    return nets, histories
+    return trained
+
+
+class TableTraining(NamedTuple):
+    """The data and options that all nets of a table have in common."""
+
+    arrays: tuple[np.ndarray, ...]
+    targets: np.ndarray
+    outputs: int
+    used: np.ndarray  # rows
+    held_out_rows: list[np.ndarray]  # of each net
+    seeds: list[int]  # of each net
+    options: dict[str, Any]  # of `fit_many`
+
+    def find_length(self, recipe: Recipe) -> tuple[int, int, int]:
+        """Return the rows of a batch, the steps of an epoch and the number of epochs."""
+        rows = len(self.used)
+        return recipe.training_length(rows, rows - min(map(len, self.held_out_rows)))
+
+    def train(self, recipe: Recipe, columns: Splines, places: range) -> list[TrainedNet]:
+        """Train the nets at these places. KeyboardInterrupt has a list `trained`."""
+        batch_size, steps_per_epoch, epochs = self.find_length(recipe)
+        held_out_rows = [self.held_out_rows[i] for i in places]
+        nets = [recipe.make_net(columns, self.outputs, self.seeds[i]) for i in places]
+        try:
+            histories = fit_many(
+                nets,
+                unpack_single(self.arrays),
+                self.targets,
+                optimizers=[recipe.make_optimizer(net, epochs * steps_per_epoch) for net in nets],
+                epochs=epochs,
+                batch_size=batch_size,
+                rows=[np.setdiff1d(self.used, rows) for rows in held_out_rows],
+                validation_rows=held_out_rows,
+                patience=max(1, round(PATIENCE * epochs)),
+                **self.options,
+            )
+        except KeyboardInterrupt as interrupt:
+            histories = getattr(interrupt, "histories", [History(loss=[])] * len(nets))
+            trained = [*map(TrainedNet, nets, histories, held_out_rows)]
+            interrupt.trained = [t for t in trained if t.history.epochs]  # type: ignore[attr-defined]
+            raise
+        return [*map(TrainedNet, nets, histories, held_out_rows)]
+
+    def choose(self, first: list[TrainedNet], finer: list[TrainedNet], late: float) -> int:
+        """Return 0 if the first nets stay, 1 if the finer ones win, and 2 if the mean of both wins.
+
+        They win by a lower loss on the held-out rows. If the best epochs of the first nets were not late, little is
+        left to learn. Then the loss must be lower by CLEAR standard errors.
+        """
+        losses = self.find_losses(first, finer)
+        best = int(np.argmin(losses.mean(axis=1)))
+        gain = losses[0] - losses[best]
+        best_epoch = np.mean([np.argmin(t.history["val_loss"]) + 1 for t in first])
+        margin = 0.0 if best_epoch > late else CLEAR * gain.std() / len(gain) ** 0.5
+        return best if gain.mean() > margin else 0
+
+    def find_losses(self, first: list[TrainedNet], finer: list[TrainedNet]) -> np.ndarray:
+        """Return the loss of each held-out row, times its weight: of the first nets, the finer ones, and their mean."""
+        rows = np.concatenate([t.held_out_rows for t in first])
+        outputs = [np.concatenate([self._predict(t.net, t.held_out_rows) for t in nets]) for nets in (first, finer)]
+        losses = np.stack([self._losses(x, self.targets[rows]) for x in [*outputs, np.mean(outputs, axis=0)]])
+        weights = self.options["sample_weight"]
+        return losses if weights is None else losses * weights[rows]
+
+    def _predict(self, net: Model, rows: np.ndarray) -> np.ndarray:
+        """Return probabilities (n, classes), or numbers (n, 1), in float64."""
+        y = net.predict(unpack_single(tuple([x[rows] for x in self.arrays]))).astype(np.float64)
+        return y if self.targets.dtype.kind == "f" else kernels.softmax(y)
+
+    def _losses(self, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
+        """Return the squared error or the log loss of each row."""
+        if targets.dtype.kind == "f":
+            return (outputs - targets)[:, 0] ** 2
+        return -np.log(np.maximum(outputs[np.arange(len(targets)), targets], np.finfo(np.float64).tiny))
 
 
 def sample_background(arrays: tuple[np.ndarray, ...], rows: np.ndarray, count: int) -> tuple[np.ndarray, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from caffelite.core.arrays import as_array, as_indices, as_real, native_dtype, p
 from caffelite.core.modes import meta_init
 from caffelite.core.tensor import empty_array, make_parameter
 from caffelite.files import structure
-from caffelite.tables.columns import Z_LIMIT, Columns
+from caffelite.tables.columns import Z_LIMIT, Columns, bin_edges
 
 INITIAL_DEVIATION = 0.7  # the initial deviation of a spline from its line, relative to the line's
 MAX_Z = 1e9  # of z, whose square is finite
@@ -29,6 +30,7 @@ class Splines(Columns, recordable=True, rowwise=True):
     Model that begins with it takes frames.
 
     - **Numbers**: f is a linear spline. Its knots are the edges of `bins` bins, which hold equally many numbers each.
+      The first and the last bin get up to 4 more knots at growing distances, for the tails of a distribution.
       code is the piecewise linear code of `Columns`: 1 for each bin below x, the share of the bin that x is in, and 0
       above. z is x at the knots, scaled by the quartiles and held within ±3. Beyond the first and last knot f is
       constant. A missing number has its own vector.
@@ -103,6 +105,16 @@ class Splines(Columns, recordable=True, rowwise=True):
 
     def arguments(self) -> dict[str, Any]:
         return {name: value for name, value in super().arguments().items() if name != "robust"}
+
+    def refine(self, numbers: np.ndarray, bins: int) -> Splines:
+        """Return untrained Splines of the same columns with so many bins, learned from numbers (n, k)."""
+        if not self.numbers:
+            return copy.deepcopy(self)
+        edges = [bin_edges(x, bins, self.robust) for x in numbers.T]
+        refined = Splines(**{**self.arguments(), "bins": [len(column_edges) - 1 for column_edges in edges]})
+        refined.center[:], refined.scale[:], refined.edges[:] = self.center, self.scale, np.concatenate(edges)
+        refined._make_parameters()
+        return refined
 
     @property
     def features(self) -> int:

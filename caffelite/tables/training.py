@@ -109,18 +109,19 @@ def train_nets(
     random = np.random.RandomState(seed)
     arrays = columns.arrays(training_frame)
     try:
-        nets, histories = recipes.train(recipe, columns, arrays, targets, random=random, **options)
+        trained = recipes.train(recipe, columns, arrays, targets, random=random, **options)
     except KeyboardInterrupt as interrupt:
-        nets, histories = getattr(interrupt, "nets", []), getattr(interrupt, "histories", [])
-        if not nets:
+        trained = getattr(interrupt, "trained", [])
+        if not trained:
             raise
-        echo(f"caffelite: stopped, with {len(nets)} of {recipe.number_of_nets(count)} nets", sys.stderr)
+        echo(f"caffelite: stopped, with {len(trained)} of {recipe.number_of_nets(count)} nets", sys.stderr)
+    nets = [t.net for t in trained]
     if target.classes is None:
         functions = recipes.average_regressors(nets, center, scale)
     else:
         functions = recipes.average_classifiers(nets, outputs)
     background = recipes.sample_background(arrays, np.arange(count), recipes.BACKGROUND) if keeps_background else None
-    return TrainedNets(TableModel(functions, target.name, target.classes, background), histories)
+    return TrainedNets(TableModel(functions, target.name, target.classes, background), [t.history for t in trained])
 
 
 def train_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> TableModel:
