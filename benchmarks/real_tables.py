@@ -4,6 +4,7 @@
     python benchmarks/real_tables.py --fetch      # Debian's packages of R, 7 MB, unpacked in build/tables
     python benchmarks/real_tables.py
     python benchmarks/real_tables.py --models caffelite CatBoost --chosen-on --keep results.json
+    python benchmarks/real_tables.py --models caffelite RealMLP TabM --only votes cars salaries    # needs pytabkit
 
 The tables have 300 to 52,000 rows, with words, gaps, rare categories and heavy tails. A third of them is held out:
 recipes are chosen on the others (`--chosen-on`), and these judge them.
@@ -32,6 +33,7 @@ from tables import (
     is_numeric,
     make_trials,
     predictor,
+    pytabkit,
     word_columns,
     xgboost,
 )
@@ -246,7 +248,10 @@ MODELS = {
     "HistGradientBoosting": boosting,
     "XGBoost": xgboost,
     "RandomForest": forest,
+    "RealMLP": functools.partial(pytabkit, "RealMLP_TD", threads=1),
+    "TabM": functools.partial(pytabkit, "TabM_D", threads=1),
 }
+SLOW = ("RealMLP", "TabM")  # they take hours for all tables
 
 
 # ---- judging --------------------------------------------------------------------------------------------------------
@@ -356,7 +361,12 @@ def main():
     parser.add_argument("--only", nargs="+", choices=TABLES, metavar="TABLE", help=", ".join(TABLES))
     parser.add_argument("--chosen-on", action="store_true", help="without the tables that are held out, marked *")
     parser.add_argument(
-        "--models", nargs="+", choices=MODELS, default=[*MODELS], metavar="MODEL", help=", ".join(MODELS)
+        "--models",
+        nargs="+",
+        choices=MODELS,
+        default=[name for name in MODELS if name not in SLOW],
+        metavar="MODEL",
+        help=", ".join(MODELS) + f" (by default without {' and '.join(SLOW)})",
     )
     parser.add_argument("--keep", type=Path, help="a file of results: those in it are not computed again")
     parser.add_argument("--quick", action="store_true", help="400 rows of some tables, one seed")
@@ -373,7 +383,7 @@ def main():
         names.remove(name)
     kept = json.loads(options.keep.read_text()) if options.keep and options.keep.exists() else {}
 
-    print(harness.environment("scikit-learn", "catboost", "lightgbm", "xgboost"))
+    print(harness.environment("scikit-learn", "catboost", "lightgbm", "xgboost", "pytabkit"))
     print(f"one thread, seeds: {seeds}; * held out from choosing a recipe\n", flush=True)
     fits = {name: harness.Process(contestant, MODELS[name]) for name in options.models}
     for name in [name for name, fit in fits.items() if fit.missing]:

@@ -390,15 +390,15 @@ def caffelite_tables():
     return fit
 
 
-def pytabkit(name):
+def pytabkit(name, threads=2):
     import pytabkit
     import torch
 
     def fit(frame, y, seed):
-        torch.set_num_threads(2)
+        torch.set_num_threads(threads)
         fill = fill_gaps(frame)
         kind = getattr(pytabkit, f"{name}_{'Regressor' if is_numeric(y) else 'Classifier'}")
-        predict = predictor(kind(random_state=seed, device="cpu", n_threads=2).fit(fill(frame), y), y)
+        predict = predictor(kind(random_state=seed, device="cpu", n_threads=threads).fit(fill(frame), y), y)
         return lambda frame: predict(fill(frame))
 
     return fit
