@@ -28,7 +28,8 @@ that have begun."""
 PREDICT_TEXT = """\
 Predict for each row of a table, DATA.csv, with a model from caffelite train. The command finds the columns by their
 names, and ignores others. It writes comma-separated values, in the order of the rows: the class and the probability of
-each class, or the value."""
+each class, or the value. After caffelite train --interval, it also writes which classes are in the set of a row, or the
+low and high end of its interval."""
 
 EXPLAIN_TEXT = """\
 Explain the prediction for each row of a table, DATA.csv, by a model from caffelite train --explain. The command writes
@@ -42,6 +43,7 @@ a row, and a code for each category. The command lists both."""
 
 DATA_HELP = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
 DELIMITER_HELP = "character between cells (default: the one of comma, semicolon, tab and bar that makes most columns)"
+INTERVAL_HELP = "share of new rows, such as 0.9, to hold in intervals or sets of classes, which predict then writes"
 
 TRAIN_OPTIONS: list[tuple[str, Callable[[str], Any], str, Any, str]] = [
     ("--hidden", argtypes.sizes, "SIZES", "64,64", "sizes of the hidden layers (default: %(default)s)"),
@@ -53,6 +55,7 @@ TRAIN_OPTIONS: list[tuple[str, Callable[[str], Any], str, Any, str]] = [
     ("--batch-size", argtypes.positive, "N", None, "rows a step (default: by their number, 64 … 1,024)"),
     ("--lr", argtypes.rate, "RATE", 0.005, "highest learning rate (default: %(default)s)"),
     ("--seed", argtypes.natural, "N", 0, SEED_HELP),
+    ("--interval", argtypes.share, "COVERAGE", None, INTERVAL_HELP),
     ("--delimiter", argtypes.delimiter, "CHARACTER", None, DELIMITER_HELP),
 ]
 
@@ -137,6 +140,7 @@ def train(arguments: argparse.Namespace) -> int:
             categories=arguments.category,
             delimiter=arguments.delimiter,
             explains=arguments.explain,
+            coverage=arguments.interval,
             verbose=1 if is_terminal(sys.stderr) else "auto",
         )
     status = write_file(arguments.output, lambda: result.nets.model.save(arguments.output))

@@ -41,6 +41,7 @@ LATER_ARGUMENTS = {
     "axis": {"GlobalAvgPool", "GlobalMaxPool"},
     "key_dim": {"MultiHeadAttention"},
     "background": {"TableModel"},
+    "regions": {"TableModel"},
 }
 
 MAX_FUNCTIONS = 10_000  # a Function in two places counts twice

@@ -32,11 +32,12 @@ from caffelite.attribution.shapley import Game
 from caffelite.core.arrays import check_positive_integer
 from caffelite.core.function import Function
 from caffelite.data import frames
+from caffelite.data.generator import unpack_single
 from caffelite.functions import MSELoss, SoftmaxLoss
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
 from caffelite.sklearn.frame_rows import check_columns, is_frame
-from caffelite.tables import evaluation
+from caffelite.tables import conformal, evaluation
 from caffelite.tables import recipe as recipes
 from caffelite.tables.columns import mean_and_deviation
 from caffelite.tables.schema import Target
@@ -73,6 +74,7 @@ class TableEstimator(BaseEstimator):
     }
 
     _link = staticmethod(lambda outputs: outputs)  # the model's outputs are probabilities, or predictions
+    _center, _scale = 0.0, 1.0  # of the targets
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
@@ -94,6 +96,7 @@ class TableEstimator(BaseEstimator):
             raise ValueError(f"{error}; lower learning_rate, or sample weights") from error
         self.histories_ = [t.history for t in trained]
         self.background_ = recipes.sample_background(arrays, used, MAX_BACKGROUND)
+        self._calibration = conformal.calibrate(trained, arrays, targets, self._center, self._scale)
         return [t.net for t in trained]
 
     def _recipe(self) -> recipes.Recipe:
@@ -158,15 +161,31 @@ class TableEstimator(BaseEstimator):
             return [names[i] for i in chosen]
         return chosen.tolist()
 
-    def _predict_nets(self, X: Any) -> np.ndarray:
-        """Return the outputs of each net, float64 (n, nets, outputs)."""
+    def _read(self, X: Any) -> tuple[np.ndarray, ...]:
+        """Return X as the arrays that the nets take."""
         check_is_fitted(self)
-        outputs = self._nets.predict(self._to_frame(X, "no_validation", reset=False))
-        return outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64)
+        return self.columns_.arrays(self._to_frame(X, "no_validation", reset=False), "X")
+
+    def _predict_inputs(self, inputs: Any) -> np.ndarray:
+        """Return the mean outputs of the nets, float64 (n, outputs), in the unit of the targets."""
+        outputs = self._nets.predict(inputs)
+        means = outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64).mean(axis=1)
+        return self._rescale(means)
+
+    def _predict_regions(self, X: Any, coverage: float) -> np.ndarray:
+        """Return the intervals or sets of a coverage for the rows X."""
+        check_is_fitted(self)
+        calibration = getattr(self, "_calibration", None)
+        if calibration is None:
+            raise ValueError(
+                f"this {type(self).__name__} does not know its errors on rows that were held out: fit it again"
+            )
+        regions, arrays = calibration.make_regions(coverage), self._read(X)
+        return regions.predict(self._predict_inputs(unpack_single(arrays)), arrays)
 
     def _rescale(self, outputs: np.ndarray) -> np.ndarray:
         """Return outputs of nets (n, outputs) in the unit of the targets."""
-        return outputs
+        return self._center + self._scale * outputs
 
     def _join_nets(self, functions: list[Function]) -> None:
         """Make one model: the nets side by side, and then the average of their outputs."""
@@ -228,13 +247,9 @@ class TableEstimator(BaseEstimator):
         rows = evaluation.sample_rows(np.arange(len(y)), self.columns_, repeats, rng)
         inputs = tuple([x[rows] for x in self.columns_.arrays(frame, "X")])
 
-        def predict(model_input: Any) -> np.ndarray:
-            outputs = self._nets.predict(model_input)
-            return self._rescale(
-                outputs.reshape(len(outputs), len(self.histories_), -1).astype(np.float64).mean(axis=1)
-            )
-
-        return evaluation.permute_columns(predict, self.columns_, inputs, self._target(y), rows, repeats, rng)
+        return evaluation.permute_columns(
+            self._predict_inputs, self.columns_, inputs, self._target(y), rows, repeats, rng
+        )
 
     def _target(self, y: np.ndarray) -> Target:
         """Return y as the target of `caffelite train`."""
@@ -338,12 +353,27 @@ class TableClassifier(ClassifierMixin, TableEstimator):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the probabilities of the classes (n, classes), in the order of `classes_`."""
-        return self._predict_nets(X).mean(axis=1)
+        return self._predict_inputs(unpack_single(self._read(X)))
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the most probable classes (n,)."""
         best = self.predict_proba(X).argmax(axis=1)
         return self.classes_[best]
+
+    def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Return which classes are in the set of each row, bool (n, classes), in the order of `classes_`.
+
+        The set has the true class for this share of new rows from the same source, or for more. This holds to within
+        1/√n for n rows that the nets held out, and for the mean of all rows: for one class the share may be lower. A
+        set is never empty, since it has the most probable class. Weights of rows do not matter.
+
+        Raise ValueError if there are too few rows for the coverage, 9 for 0.9, and if the coverage is not between 0
+        and 1.
+
+        M. Sadinle, J. Lei and L. Wasserman, "Least ambiguous set-valued classifiers with bounded error levels", JASA
+        114, 2019.
+        """
+        return self._predict_regions(X, coverage)
 
     def _target(self, y: np.ndarray) -> Target:
         if unknown := [label for label in np.unique(y).tolist() if label not in self.classes_]:
@@ -380,10 +410,23 @@ class TableRegressor(RegressorMixin, TableEstimator):
 
     def predict(self, X: Any) -> np.ndarray:
         """Return the predictions (n,)."""
-        return self._rescale(self._predict_nets(X)[:, :, 0].mean(axis=1))
+        return self._predict_inputs(unpack_single(self._read(X)))[:, 0]
 
-    def _rescale(self, outputs: np.ndarray) -> np.ndarray:
-        return self._center + self._scale * outputs
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
+        """Return the two ends of an interval for each row (n, 2).
+
+        The interval has the true number for this share of new rows from the same source, or for more. This holds to
+        within 1/√n for n rows that the nets held out. About as many numbers are below an interval as above. An interval
+        is wider if larger errors are to be expected for its row. Weights of rows do not matter.
+
+        Raise ValueError if there are too few rows for the coverage, 19 for 0.9, and if the coverage is not between 0
+        and 1.
+
+        H. Papadopoulos, V. Vovk and A. Gammerman, "Regression conformal prediction with nearest neighbours", JAIR 40,
+        2011. R. Barber, E. Candès, A. Ramdas and R. Tibshirani, "Predictive inference with the jackknife+", Annals of
+        Statistics 49, 2021.
+        """
+        return self._predict_regions(X, coverage)
 
 
 def to_numbers(column: np.ndarray) -> np.ndarray:

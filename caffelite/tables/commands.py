@@ -16,6 +16,7 @@ from caffelite._support.terminal import echo
 from caffelite._support.text_table import WIDTH, plural
 from caffelite.attribution.explain import explain_game, make_game
 from caffelite.attribution.explanation import Explanation
+from caffelite.data.generator import unpack_single
 from caffelite.files.atomic import replace_file
 from caffelite.model.load import load
 from caffelite.tables import report, schema
@@ -59,11 +60,13 @@ def train(
     categories: Collection[str] = (),
     delimiter: str | None = None,
     explains: bool = False,
+    coverage: float | None = None,
     verbose: int | str = "auto",
 ) -> TrainingResult:
     """Train nets and simpler models to predict a column of a table from the others. Print how good they are.
 
     If `explains`, the model keeps rows of the training, and the result has an explanation of rows that were held out.
+    With a coverage, the model has intervals or sets.
 
     Raise ValueError with the reason if a table can't be learned from.
     """
@@ -77,7 +80,7 @@ def train(
     echo(f"{report.columns_table(summaries)}\n\n{report.describe_target(target, parts, other)}\n", flush=True)
 
     started = time.perf_counter()
-    nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains)
+    nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains, coverage)
     seconds = time.perf_counter() - started
     best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
     linear = train_linear(frame, target, parts.training, seed)
@@ -89,6 +92,8 @@ def train(
     echo(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n")
     echo(f"{report.scores_table(evaluation)}\n")
     echo("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(evaluation)]) + "\n")
+    if nets.model.regions is not None:
+        echo(fill(report.describe_regions(evaluation, nets.model, frame), WIDTH) + "\n")
     echo(f"{report.importances_table(evaluation)}\n")
     if not explains:
         return TrainingResult(nets, evaluation)
@@ -100,20 +105,27 @@ def train(
 def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[list[str]], list[str]]:
     """Apply a model in a file to the rows of a table. Returns lines of cells, and remarks for the user.
 
-    The first line has names. The other lines have a class and the probability of each class, or a value.
+    The first line has names. The other lines have a class and the probability of each class, or a value. If the model
+    has intervals, their ends follow. If it has sets, 1 or 0 follows for each class, which is in the set or not.
 
     Raise ValueError for a file that is not a model of a table, and for a table that does not fit the model.
     """
     model = _load_table_model(path)
     frame, remarks = _read_frame(model, table, delimiter)
-    outputs = model.predict(frame)
+    arrays = model.columns.arrays(frame)
+    outputs = model.predict(unpack_single(arrays))
+    regions = np.empty((len(outputs), 0)) if model.regions is None else model.regions.predict(outputs, arrays)
     if model.classes is None:
-        return [[model.target], *outputs.astype(str).tolist()], remarks
-    names = [model.target, *(f"P({name})" for name in model.classes)]
-    if not (abs(outputs.sum(axis=1) - 1) < SUM_TOLERANCE).all():
-        raise ValueError(f"{path} gives no probabilities: train it again")
-    classes = np.array(model.classes)[outputs.argmax(axis=1)]
-    return [names, *np.column_stack([classes, outputs.astype(str)]).tolist()], remarks
+        names, columns = [model.target], [outputs]
+        names += ["low", "high"] if model.regions is not None else []
+    else:
+        if not (abs(outputs.sum(axis=1) - 1) < SUM_TOLERANCE).all():
+            raise ValueError(f"{path} gives no probabilities: train it again")
+        names = [model.target, *(f"P({name})" for name in model.classes)]
+        names += [f"in set({name})" for name in model.classes] if model.regions is not None else []
+        columns, regions = [np.array(model.classes)[outputs.argmax(axis=1)], outputs], regions.astype(int)
+    cells = np.column_stack([x.astype(str) for x in (*columns, regions)])
+    return [names, *cells.tolist()], remarks
 
 
 def explain(path: str, table: str, delimiter: str | None = None) -> tuple[Explanation, list[list[str]], list[str]]:

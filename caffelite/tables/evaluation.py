@@ -125,6 +125,19 @@ def scores(outputs: np.ndarray, target: Target, rows: np.ndarray) -> dict[str, f
     }
 
 
+def calibration_error(probabilities: np.ndarray, values: np.ndarray, bins: int = 10) -> float:
+    """Return the expected calibration error of probabilities (n, classes), for the classes (n,) of the rows.
+
+    The rows are in bins of equal width, by the probability of the predicted class. The error is the difference between
+    the mean of this probability and the share of right predictions, as a mean over the bins, weighted by their rows.
+
+    C. Guo et al., "On calibration of modern neural networks", ICML 2017.
+    """
+    confidence, is_right = probabilities.max(axis=1), probabilities.argmax(axis=1) == values
+    places = np.minimum((confidence * bins).astype(np.int64), bins - 1)
+    return float(np.abs(np.bincount(places, confidence - is_right)).sum() / len(values))
+
+
 def importances(model: TableModel, frame: Frame, target: Target, rows: np.ndarray, seed: int) -> dict[str, Difference]:
     """Return the importance of each column for these rows, (n,) bool; see `permute_columns`."""
     rng = np.random.default_rng(seed)

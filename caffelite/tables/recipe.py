@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite import _kernels as kernels
 from caffelite.core.function import Function
 from caffelite.data.generator import unpack_single
 from caffelite.functions import Linear, Parallel, SiLU, Softmax
@@ -229,8 +228,8 @@ class TableTraining(NamedTuple):
 
     def _predict(self, net: Model, rows: np.ndarray) -> np.ndarray:
         """Return probabilities (n, classes), or numbers (n, 1), in float64."""
-        y = net.predict(unpack_single(tuple([x[rows] for x in self.arrays]))).astype(np.float64)
-        return y if self.targets.dtype.kind == "f" else kernels.softmax(y)
+        outputs = net.predict(unpack_single(tuple([x[rows] for x in self.arrays])))
+        return self.options["loss"].link(outputs).astype(np.float64)
 
     def _losses(self, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
         """Return the squared error or the log loss of each row."""

@@ -8,9 +8,10 @@ from caffelite._support.text_table import TextTable, shorten, text_table
 from caffelite.tables import dates
 from caffelite.tables.column_types import DateColumn
 from caffelite.tables.columns import Columns
-from caffelite.tables.evaluation import TableEvaluation
-from caffelite.tables.schema import ColumnSummary, Target, percent_text
-from caffelite.tables.training import TableSplit
+from caffelite.tables.evaluation import TableEvaluation, calibration_error
+from caffelite.tables.schema import ColumnSummary, Frame, Target, percent_text
+from caffelite.tables.table_model import TableModel
+from caffelite.tables.training import TableSplit, take_rows
 
 MAX_LISTED_CLASSES = 8  # that are listed
 MAX_LISTED_COLUMNS = 15  # in the table of importances
@@ -78,6 +79,24 @@ def _compare_models(evaluation: TableEvaluation, other: str, name: str, do: str)
         return f"The nets do better than {name}: {metric} {nets:.4g} against {other_score:.4g}, {margin}."
     how = "better" if evaluation.difference(other, TableEvaluation.NETS).is_significant else "as well"
     return f"{name[0].upper()}{name[1:]} {do} {how}: {metric} {other_score:.4g} against {nets:.4g}, {margin}."
+
+
+def describe_regions(evaluation: TableEvaluation, model: TableModel, frame: Frame) -> str:
+    """Return how many test rows have their number in their interval, or their class in their set, and the sizes."""
+    assert model.regions is not None
+    outputs, rows = evaluation.models[TableEvaluation.NETS], evaluation.parts.test
+    values = evaluation.target.values[rows]
+    found = model.regions.predict(outputs, model.columns.arrays(take_rows(frame, rows)))
+    coverage = f"{100 * model.regions.coverage:g}%"
+    if evaluation.target.classes is None:
+        share = ((found[:, 0] <= values) & (values <= found[:, 1])).mean()
+        width = np.median(found[:, 1] - found[:, 0])
+        return f"{coverage} intervals: {share:.1%} of the test rows are inside. The median width is {width:.4g}."
+    share, size = found[np.arange(len(values)), values].mean(), found.sum(axis=1).mean()
+    return (
+        f"{coverage} sets: they have the class of {share:.1%} of the test rows, and {size:.3g} classes on average. The "
+        f"expected calibration error of the probabilities is {calibration_error(outputs, values):.3f}."
+    )
 
 
 def importances_table(evaluation: TableEvaluation) -> TextTable:

@@ -11,6 +11,7 @@ from caffelite.core.function import Function
 from caffelite.files import structure
 from caffelite.model.model import Model
 from caffelite.tables.columns import Columns
+from caffelite.tables.conformal import Intervals, Sets, read_regions
 
 
 @structure.register
@@ -29,8 +30,11 @@ class TableModel(Model):
     background : tuple of array-like, optional
         Rows of the training, as `columns.arrays` returns them. `caffelite explain` compares other rows with these. The
         file has them. None is a missing number.
+    regions : Intervals, Sets or dict, optional
+        Intervals around the values, or Sets of classes, which hold the truth in a chosen share of new rows.
+        `regions.predict(outputs, columns.arrays(frame))` returns them. The file has them.
 
-    Raise ValueError for other Functions, for outputs of another shape, and for a background that does not fit.
+    Raise ValueError for other Functions, for outputs of another shape, and for a background or regions that do not fit.
     """
 
     def __init__(
@@ -39,6 +43,7 @@ class TableModel(Model):
         target: str,
         classes: Sequence[str] | None = None,
         background: Sequence[Any] | None = None,
+        regions: Intervals | Sets | dict[str, Any] | None = None,
         *,
         seed: int | None = None,
         dtype: Any = np.float32,
@@ -57,6 +62,11 @@ class TableModel(Model):
                 f"got {self.classes} for outputs {self.output_shape(*rows)}"
             )
         self.background = None if background is None else self._read_background(background)
+        if isinstance(regions, dict):
+            regions = read_regions(regions, len(self.columns.numbers), len(self.columns.categories))
+        if regions is not None and isinstance(regions, Sets) != (self.classes is not None):
+            raise ValueError(f"TableModel: expected Sets for classes, or Intervals for values, got {regions}")
+        self.regions = regions
 
     @property
     def columns(self) -> Columns:
@@ -68,6 +78,8 @@ class TableModel(Model):
         if self.background is not None:
             rows = [[[None if x != x else x for x in row] for row in array.tolist()] for array in self.background]
             arguments["background"] = rows
+        if self.regions is not None:
+            arguments["regions"] = self.regions.get_config()
         return arguments
 
     def _read_background(self, background: Sequence[Any]) -> tuple[np.ndarray, ...]:

@@ -16,6 +16,7 @@ from caffelite.files.structure import to_json
 from caffelite.functions import Linear, MSELoss, Softmax, SoftmaxLoss
 from caffelite.model.model import Model
 from caffelite.optimizers import AdamW
+from caffelite.tables import conformal
 from caffelite.tables import recipe as recipes
 from caffelite.tables.columns import Columns, mean_and_deviation
 from caffelite.tables.recipe import Recipe
@@ -95,12 +96,19 @@ def train_nets(
     seed: int,
     verbose: Any,
     keeps_background: bool = False,
+    coverage: float | None = None,
 ) -> TrainedNets:
     """Train nets on these rows, (n,) bool, by the recipe. Their model may keep a few of the rows for explanations.
+
+    With a coverage, it also has intervals or sets that hold the truth in this share of new rows. Raise ValueError
+    before the training if there are too few rows for them.
 
     After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
     """
     training_frame, count = take_rows(frame, rows), int(rows.sum())
+    if coverage is not None:
+        held_out = conformal.count_held_out(count, recipe.number_of_nets(count))
+        conformal.check_coverage(coverage, held_out, ends=2 if target.classes is None else 1)
     columns = recipe.make_columns(training_frame, count)
     _check_text(columns, recipe.number_of_nets(count))
     targets, outputs, loss, center, scale = _make_targets(target, rows)
@@ -121,7 +129,14 @@ def train_nets(
     else:
         functions = recipes.average_classifiers(nets, outputs)
     background = recipes.sample_background(arrays, np.arange(count), recipes.BACKGROUND) if keeps_background else None
-    return TrainedNets(TableModel(functions, target.name, target.classes, background), [t.history for t in trained])
+    regions = None
+    if coverage is not None:
+        try:
+            regions = conformal.calibrate(trained, arrays, targets, center, scale).make_regions(coverage)
+        except ValueError as error:  # nets are missing
+            echo(f"caffelite: without --interval: {error}", sys.stderr)
+    model = TableModel(functions, target.name, target.classes, background, regions)
+    return TrainedNets(model, [t.history for t in trained])
 
 
 def train_linear(frame: Frame, target: Target, rows: np.ndarray, seed: int) -> TableModel:
