@@ -12,9 +12,9 @@ quarter, and another seed of the estimator. "promise" is 0.9 − 1/√n, for n r
 
 MAPIE gets the same estimators, TableRegressor and TableClassifier, by their defaults. "split" trains on four fifths of
 the rows, and calibrates on the others. "cross" is its method of cross-validation, with eight folds of eight nets each.
-Scores are absolute errors, and LAC for classes. Its sets may be empty, which counts as one class here. Sizes of MAPIE's are relative to ours: the median width, the mean of
-the interval score (Gneiting and Raftery, 2007, which adds 20 times the distance of a number outside), or the mean size
-of a set.
+Scores are absolute errors, and LAC for classes. Its sets may be empty, which counts as one class here. Sizes of MAPIE's
+are relative to ours: the median width, the mean of the interval score (Gneiting and Raftery, 2007, which adds 20 times
+the distance of a number outside), or the mean size of a set.
 """
 
 import argparse

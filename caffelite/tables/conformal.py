@@ -35,7 +35,7 @@ MIN_ROWS = 40  # below, all rows have the same scale
 BINS, MIN_BIN_ROWS = 8, 20  # of a number: at most, at least
 FOLDS = 4  # the scale of a row is learned from the rows of the other folds
 ROUNDS, RATE = 10, 0.3  # each round improves one column, by this part of the way
-PRIOR = 20  # rows of the mean error that each bin seems to have besides its own
+PRIOR = 20  # rows of the mean error that are added to each bin
 
 
 class Factor(NamedTuple):
@@ -116,7 +116,7 @@ class Sets(NamedTuple):
 
 
 class IntervalCalibration(NamedTuple):
-    """What makes Intervals of any coverage: the scale, and the scores of held-out rows in order."""
+    """The scale, and the scores of held-out rows in order. They make Intervals of any coverage."""
 
     scale: ErrorScale
     scores: np.ndarray
@@ -130,7 +130,7 @@ class IntervalCalibration(NamedTuple):
 
 
 class SetCalibration(NamedTuple):
-    """What makes Sets of any coverage: the scores of held-out rows in order."""
+    """The scores of held-out rows in order. They make Sets of any coverage."""
 
     scores: np.ndarray
 
@@ -240,7 +240,7 @@ def make_features(predictions: np.ndarray, arrays: tuple[np.ndarray, ...]) -> li
 def fit_error_scale(features: list[np.ndarray], errors: np.ndarray) -> tuple[ErrorScale, np.ndarray]:
     """Learn the size of errors (n,) from features. Return an ErrorScale, and the scale of each row without itself.
 
-    The factors are those of a Poisson regression, log scale = sum of functions of one feature each, by boosting. Each
+    The model is a Poisson regression by boosting: the logarithm of the scale is a sum of functions of one feature. Each
     round takes the feature that improves the likelihood most. The scale of a row is of a model that was learned from
     the other folds. The ErrorScale is the geometric mean of these models.
     """
@@ -267,9 +267,9 @@ def fit_error_scale(features: list[np.ndarray], errors: np.ndarray) -> tuple[Err
 
 
 def boost_factors(table: np.ndarray, starts: np.ndarray, errors: np.ndarray, level: float) -> np.ndarray:
-    """Return the logarithm of the factor of each bin. `table` (n, k) has the bins of each row, counted over all features.
+    """Return the logarithm of the factor of each bin.
 
-    The bins of feature i begin at starts[i].
+    `table` (n, k) has the bins of each row, counted over all features. The bins of feature i begin at starts[i].
     """
     features, size = table.shape[1], int(starts[-1])
     scale, logs, flat = np.full(len(table), level), np.zeros(size), table.ravel()

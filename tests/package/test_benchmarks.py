@@ -34,6 +34,7 @@ OPTIONS = {
 NEEDED = {
     "estimators.py": "sklearn",
     "explain.py": "sklearn",
+    "intervals.py": "pandas",
     "live.py": "starlette",
     "mpi.py": "mpi4py",
     "playground.py": "starlette",

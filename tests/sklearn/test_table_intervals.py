@@ -10,7 +10,7 @@ from sklearn.exceptions import NotFittedError
 
 import caffelite as cl
 from caffelite.sklearn import TableClassifier, TableRegressor
-from tests.sklearn.test_table_estimators import FRAME, KINDS, N, NUMBER, fit_estimator
+from tests.sklearn.test_table_estimators import FRAME, KINDS, NUMBER, N, fit_estimator
 
 pandas = pytest.importorskip("pandas")
 
@@ -123,7 +123,7 @@ def test_too_few_rows_raise_and_say_how_many_are_needed(estimator):
     is_classifier = isinstance(estimator, TableClassifier)
     needed = "999" if is_classifier else "1,999"
     with pytest.raises(
-        ValueError, match=f"coverage=0.999 needs {needed} rows that the nets held out, and there are 150"
+        ValueError, match=rf"coverage=0\.999 needs {needed} rows that the nets held out, and there are 150"
     ):
         regions(estimator, coverage=0.999)
     for coverage, error in (
@@ -139,9 +139,9 @@ def test_too_few_rows_raise_and_say_how_many_are_needed(estimator):
 
 def test_rows_of_weight_zero_are_not_counted():
     weights = (np.arange(N) % 3 > 0).astype(float)
-    with pytest.raises(ValueError, match="there are 100$"):
+    with pytest.raises(ValueError, match=r"there are 100$"):
         fit_estimator(TableRegressor, weights=weights).predict_interval(FRAME, 0.9999)
-    with pytest.raises(ValueError, match="there are 400$"):
+    with pytest.raises(ValueError, match=r"there are 400$"):
         fit_estimator(TableClassifier, weights=weights, n_estimators=9).predict_set(FRAME, 0.9999)
 
 

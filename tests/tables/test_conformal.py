@@ -36,9 +36,11 @@ def test_limits_are_the_scores_whose_ranks_the_theory_gives():
 
 @pytest.mark.parametrize(
     ("coverage", "error"),
-    [(0, ValueError), (1, ValueError), (1.5, ValueError), (-0.1, ValueError), (np.nan, ValueError), (np.inf, ValueError),
-     (True, TypeError), ("a", TypeError), (None, TypeError), ([0.9], TypeError)],
-)  # fmt: skip
+    [
+        *[(coverage, ValueError) for coverage in (0, 1, 1.5, -0.1, np.nan, np.inf)],
+        *[(coverage, TypeError) for coverage in (True, "a", None, [0.9])],
+    ],
+)
 def test_a_coverage_that_is_not_between_0_and_1_raises(coverage, error):
     with pytest.raises(error, match="coverage must be"):
         SetCalibration(np.zeros(10_000)).make_regions(coverage)
@@ -156,7 +158,8 @@ def change_factor(**values):
         {"coverage": 1.0}, {"coverage": "a"}, {"low": 3.0}, {"high": np.inf}, {"level": 0.0}, {"other": 1.0},
         change_factor(feature=2), change_factor(feature=3, edges=None), change_factor(feature=-1),
         change_factor(feature=1, edges=None), change_factor(values=[1.0]), change_factor(values=[1.0, 0.0, 1.0]),
-        change_factor(values=[1.0, np.nan, 1.0]), change_factor(values=[[1.0]] * 3), change_factor(feature=2, edges=None, values=[]),
+        change_factor(values=[1.0, np.nan, 1.0]), change_factor(values=[[1.0]] * 3),
+        change_factor(feature=2, edges=None, values=[]),
     ],
 )  # fmt: skip
 def test_intervals_that_do_not_fit_raise(change):

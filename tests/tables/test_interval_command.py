@@ -46,8 +46,8 @@ def test_the_report_has_the_coverage_of_the_test_rows_and_the_size(models):
     assert 0.3 < float(found[2]) < 2
     text = " ".join(printed["classes"].split())
     found = re.search(
-        r"90% sets: they have the class of (.*)% of the test rows, and (.*) classes on average\. The expected calibration "
-        r"error of the probabilities is (0\.\d\d\d)\.",
+        r"90% sets: they have the class of (.*)% of the test rows, and (.*) classes on average\. The expected "
+        r"calibration error of the probabilities is (0\.\d\d\d)\.",
         text,
     )
     assert float(found[1]) > 80
@@ -86,7 +86,7 @@ def train_without(folder, task):
 
 
 def test_the_nets_are_the_same_and_only_the_file_differs(models):
-    folder, printed = models
+    folder, _ = models
     for task in OPTIONS:
         plain, model = cl.load(train_without(folder, task)), cl.load(folder / f"{task}.safetensors")
         assert plain.regions is None
@@ -138,6 +138,5 @@ def test_after_ctrl_c_there_are_intervals_if_enough_rows_were_held_out(coverage,
     assert said[0] == "caffelite: stopped, with 1 of 5 nets"
     assert (nets.model.regions is not None) == is_made
     if not is_made:
-        assert said[1] == (
-            f"caffelite: without --interval: coverage=0.97 needs 66 rows that the nets held out, and there are {held_out}"
-        )
+        reason = f"coverage=0.97 needs 66 rows that the nets held out, and there are {held_out}"
+        assert said[1] == f"caffelite: without --interval: {reason}"
