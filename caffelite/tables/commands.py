@@ -114,18 +114,17 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
     frame, remarks = _read_frame(model, table, delimiter)
     arrays = model.columns.arrays(frame)
     outputs = model.predict(unpack_single(arrays))
-    regions = np.empty((len(outputs), 0)) if model.regions is None else model.regions.predict(outputs, arrays)
-    if model.classes is None:
-        names, columns = [model.target], [outputs]
-        names += ["low", "high"] if model.regions is not None else []
-    else:
+    names, columns = [model.target], [outputs]
+    if model.classes is not None:
         if not (abs(outputs.sum(axis=1) - 1) < SUM_TOLERANCE).all():
             raise ValueError(f"{path} gives no probabilities: train it again")
-        names = [model.target, *(f"P({name})" for name in model.classes)]
-        names += [f"in set({name})" for name in model.classes] if model.regions is not None else []
-        columns, regions = [np.array(model.classes)[outputs.argmax(axis=1)], outputs], regions.astype(int)
-    cells = np.column_stack([x.astype(str) for x in (*columns, regions)])
-    return [names, *cells.tolist()], remarks
+        names += [f"P({name})" for name in model.classes]
+        columns = [np.array(model.classes)[outputs.argmax(axis=1)], outputs]
+    if model.regions is not None:
+        regions = model.regions.predict(outputs, arrays)
+        names += ["low", "high"] if model.classes is None else [f"in set({name})" for name in model.classes]
+        columns.append(regions.astype(outputs.dtype if model.classes is None else int))
+    return [names, *np.column_stack([x.astype(str) for x in columns]).tolist()], remarks
 
 
 def explain(path: str, table: str, delimiter: str | None = None) -> tuple[Explanation, list[list[str]], list[str]]:
