@@ -79,10 +79,15 @@ def make_table(rows, seed):
     return frame, pd.Series((y > 0.5).astype(int)), pd.Series(y)
 
 
+def outputs_by_net(estimator, frame):
+    """Return the outputs of each net, (nets, n, outputs)."""
+    outputs = estimator._nets.predict(frame).reshape(len(frame), len(estimator.histories_), -1)
+    return outputs.transpose(1, 0, 2).astype(np.float64)
+
+
 def log_losses(estimator, frame, targets):
     """Return the log loss of each net."""
-    outputs = estimator._predict_nets(frame)
-    return [-np.log(p[np.arange(len(targets)), targets]).mean() for p in outputs.transpose(1, 0, 2)]
+    return [-np.log(p[np.arange(len(targets)), targets]).mean() for p in outputs_by_net(estimator, frame)]
 
 
 def test_the_nets_keep_their_best_epoch_on_the_rows_of_validation_and_train_on_all_others(estimators):
@@ -121,8 +126,8 @@ def test_a_regressor_judges_rows_of_validation_in_the_unit_of_its_targets(estima
     X_val, _, y_val = make_table(60, 1)
     y, y_val = 1000 * y + 5000, 1000 * y_val + 5000
     model = estimators.HoldoutRegressor(n_estimators=2, random_state=0).fit(X, y, X_val=X_val, y_val=y_val)
-    outputs = model._rescale(model._predict_nets(X_val)[:, :, 0])
-    errors = ((outputs - y_val.to_numpy()[:, np.newaxis]) ** 2).mean(axis=0) / model._scale**2
+    outputs = model._center + model._scale * outputs_by_net(model, X_val)[:, :, 0]
+    errors = ((outputs - y_val.to_numpy()) ** 2).mean(axis=1) / model._scale**2
     scale = errors / [min(history["val_loss"]) for history in model.histories_]
     np.testing.assert_allclose(scale, scale[0], rtol=1e-4)  # MSELoss has a factor
     assert np.corrcoef(model.predict(X_val), y_val)[0, 1] > 0.7
