@@ -103,7 +103,7 @@ class Explanation:
     def summary(self, output: Any = None, *, axes: Any = None) -> Any:
         """Draw the contributions of all columns to all rows, the most important column on top. Return the figure.
 
-        A point is a row. Its colour shows the value in the column, from low to high; words and dates are grey. A
+        A point is a row. Its colour shows the number or date in the column, from low to high; words are grey. A
         classifier of two classes shows the second one. If there are more classes and no `output`, bars show the mean
         size of the contributions to each class.
         """
@@ -188,14 +188,13 @@ def describe_value(column: Any, row: int) -> str:
 
 
 def rank_values(column: Any) -> np.ndarray:
-    """Return the rank of each number of a column in 0 … 1; NaN for missing ones, and for words and dates."""
-    if not frames.is_numeric(column):
-        return np.full(len(column.codes if isinstance(column, frames.Categories) else column), np.nan)
-    numbers = frames.to_numbers(column, "explain", allow_missing=True).astype(np.float64)
-    present = ~np.isnan(numbers)
-    known, places = np.unique(numbers[present], return_inverse=True)
-    ranks = np.full(len(numbers), np.nan)
-    ranks[present] = places / max(len(known) - 1, 1)
+    """Return the rank of each number or date of a column in 0 … 1; NaN for missing ones and for words."""
+    values = to_axis(column)
+    ranks = np.full(len(values), np.nan)
+    if values.dtype != object:
+        present = ~(np.isnat(values) if values.dtype.kind == "M" else np.isnan(values))
+        known, places = np.unique(values[present], return_inverse=True)
+        ranks[present] = places / max(len(known) - 1, 1)
     return ranks
 
 

@@ -86,13 +86,15 @@ def beeswarm(names: Sequence[Any], values: np.ndarray, ranks: np.ndarray, what: 
         x = values[rows, column]
         y = place + spread_points(x, 0.012 * span, 0.38)
         axes.scatter(x, y, c=colours(ranks[rows, column]), s=9, linewidths=0)
-    axes.set_yticks(range(len(order))[::-1], [escape_tex(shorten(str(names[i]), 24)) for i in order])
+    axes.set_yticks(range(len(order))[::-1], [escape_tex(shorten(str(names[i]), 32)) for i in order])
     axes.set(ylim=(-0.7, len(order) - 0.3), xlabel=escape_tex(f"contribution to {what}"))
     if not np.isnan(ranks[:, order]).all():
         bar = axes.figure.colorbar(ScalarMappable(cmap=colours), ax=axes, ticks=[0, 1], aspect=30, pad=0.02)
         bar.ax.set_yticklabels(["low", "high"], fontsize=9, color=INK)
         bar.ax.tick_params(length=0)
-        bar.set_label("value in the column", fontsize=9, color=INK, labelpad=-12)
+        has_words = np.isnan(ranks[:, order]).all(axis=0).any()
+        label = f"value in the column{' (words are grey)' if has_words else ''}"
+        bar.set_label(label, fontsize=9, color=INK, labelpad=-12)
         bar.outline.set_visible(False)
     style_axes(axes, f"{len(values):,} rows, a point each", grid="x")
     return axes.figure
@@ -125,7 +127,7 @@ def class_bars(names: Sequence[Any], means: np.ndarray, classes: Sequence[Any], 
         rest = means[order, len(shown) :].sum(axis=1)
         label = f"{len(classes) - len(shown)} other classes"
         axes.barh(places, rest, left=left, height=0.62, color=FAINT, label=label)
-    axes.set_yticks(places, [escape_tex(shorten(str(names[i]), 24)) for i in order])
+    axes.set_yticks(places, [escape_tex(shorten(str(names[i]), 32)) for i in order])
     axes.legend(loc="lower right", fontsize=9, frameon=False, labelcolor=INK)
     axes.set(xlabel="mean size of the contributions to the probability of each class")
     style_axes(axes, "what matters, by class", grid="x")

@@ -320,7 +320,7 @@ def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, clas
     for i, j in np.ndindex(counts.shape) if count <= 20 else ():  # more can't be read
         colour = "white" if shares[i, j] > 0.5 else INK
         axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", fontsize=min(11, 90 / count), color=colour)
-    names = [escape_tex(shorten(name, 14)) for name in classes]
+    names = [escape_tex(shorten(name, 18)) for name in classes]
     places = range(0, count, math.ceil(count / 20))
     axes.set_xticks(places, [names[i] for i in places], rotation=90 if count > 4 else 0)
     axes.set_yticks(places, [names[i] for i in places])
@@ -344,7 +344,7 @@ def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) ->
     """Bars of the columns that matter most."""
     top = sorted(importances.items(), key=lambda item: item[1])[-10:]
     axes.barh(range(len(top)), [x for _, x in top], color=PALETTE[0], height=0.6)
-    axes.set_yticks(range(len(top)), [escape_tex(shorten(name, 18)) for name, _ in top])
+    axes.set_yticks(range(len(top)), [escape_tex(shorten(name, 26)) for name, _ in top])
     style_axes(axes, f"{what} if shuffled", grid="x")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import caffelite as cl
 from caffelite.attribution import Explanation
+from caffelite.attribution.explanation import rank_values
 from tests.visualize.test_plots import draw_pixels, texts
 
 pandas = pytest.importorskip("pandas")
@@ -138,9 +139,20 @@ def test_a_summary_has_a_point_for_each_row_and_column():
     colours = axes.collections[0].get_facecolors()
     assert len({tuple(colour) for colour in colours}) == 4  # low, middle, high and missing
     assert axes.get_xlabel() == "contribution to price"
+    assert bar.get_ylabel() == "value in the column (words are grey)"
+    numbers = one_output(DATA.assign(city=1.0)).summary()
+    assert numbers.axes[1].get_ylabel() == "value in the column"
     assert two_classes().summary().axes[0].get_xlabel() == "contribution to probability of yes"
     words = one_output(DATA.assign(age="a", day="b")).summary()
     assert len(words.axes) == 1  # no scale of colours
+
+
+def test_dates_have_the_colours_of_their_order_and_words_have_none():
+    np.testing.assert_array_equal(rank_values(DATA["day"]), [0, np.nan, 0.5, 1])
+    np.testing.assert_array_equal(rank_values(DATA["age"]), [0.5, 1, np.nan, 0])
+    assert np.isnan(rank_values(DATA["city"])).all()
+    axes = one_output().summary().axes[0]
+    assert len({tuple(colour) for colour in axes.collections[2].get_facecolors()}) == 4
 
 
 def test_a_summary_of_several_classes_has_bars():
