@@ -27,8 +27,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         arguments = parser.parse_args(argv)
         if arguments.run is None:
             parser.print_help(sys.stderr)
-            names = "train, predict, export, spiral, digits, gpt, live, playground, grade or info"
-            parser.exit(2, f"\ncaffelite: error: name a command: {names}\n")
+            parser.exit(2, "\ncaffelite: error: name a command of these, such as train\n")
         status = arguments.run(arguments)
         write("", sys.stdout)  # flush the buffer
         return status

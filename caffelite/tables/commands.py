@@ -73,23 +73,25 @@ def train(
     as_words = {*categories, *([target_name] if task == "classification" else [])}
     data = read(path, delimiter, as_words=as_words)
     _check_names(data, [target_name, *drop, *categories])
+    rows, data = len(data.lines), schema.drop_rows_without(data, target_name)
     target = schema.encode_target(data, target_name, task)
     parts = split(target, test, seed)
     frame, summaries = schema.select_columns(data, parts.training, target_name, recipe.min_frequency, drop)
     other = schema.other_task(data.columns[target_name], target) if task is None else None
-    echo(f"{report.columns_table(summaries)}\n\n{report.describe_target(target, parts, other)}\n", flush=True)
+    description = report.describe_target(target, parts, other, rows - len(data.lines))
+    echo(f"{report.columns_table(summaries)}\n\n{description}\n", flush=True)
 
     started = time.perf_counter()
     nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains, coverage)
     seconds = time.perf_counter() - started
     best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
-    linear = train_linear(frame, target, parts.training, seed)
-    tree_outputs = predict_trees(nets.model.columns, frame, target, parts, seed)
-    evaluation = TableEvaluation(nets.model, linear, tree_outputs, frame, target, parts, seed)
     epochs = max(history.epochs for history in nets.histories)
     parameters = sum(p.data.size for p in nets.model.parameters())
     echo(f"{plural(len(best), 'net')}, {parameters:,} parameters, {plural(epochs, 'epoch')} in {seconds:.2f} seconds")
-    echo(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n")
+    echo(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n", flush=True)
+    linear = train_linear(frame, target, parts.training, seed)
+    tree_outputs = predict_trees(nets.model.columns, frame, target, parts, seed)
+    evaluation = TableEvaluation(nets.model, linear, tree_outputs, frame, target, parts, seed)
     echo(f"{report.scores_table(evaluation)}\n")
     echo("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(evaluation)]) + "\n")
     if nets.model.regions is not None:

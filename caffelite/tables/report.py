@@ -4,31 +4,35 @@ from __future__ import annotations
 
 import numpy as np
 
-from caffelite._support.text_table import TextTable, shorten, text_table
+from caffelite._support.text_table import TextTable, plural, shorten, text_table
 from caffelite.tables import dates
 from caffelite.tables.column_types import DateColumn
 from caffelite.tables.columns import Columns
-from caffelite.tables.evaluation import TableEvaluation, calibration_error
-from caffelite.tables.schema import ColumnSummary, Frame, Target, percent_text
+from caffelite.tables.evaluation import MIN_DIFFERENCE, TableEvaluation, calibration_error
+from caffelite.tables.schema import ColumnSummary, Frame, Target, describe_numbers, number_text, percent_text
 from caffelite.tables.table_model import TableModel
 from caffelite.tables.training import TableSplit, take_rows
 
 MAX_LISTED_CLASSES = 8  # that are listed
 MAX_LISTED_COLUMNS = 15  # in the table of importances
-MAX_NAME_LENGTH = 24  # characters of a class or a column
+MAX_NAME_LENGTH = 24  # characters of a class,
+MAX_COLUMN_LENGTH = 32  # and of a column
 
 
 def columns_table(summaries: list[ColumnSummary]) -> TextTable:
     """Return the columns, their kinds and their values."""
-    rows = [(shorten(summary.name, MAX_NAME_LENGTH), summary.kind, summary.text) for summary in summaries]
+    rows = [(shorten(summary.name, MAX_COLUMN_LENGTH), summary.kind, summary.text) for summary in summaries]
     return text_table(["column", "read as", ""], rows, "<<<", cut=2)
 
 
-def describe_target(target: Target, parts: TableSplit, other_task: str | None) -> str:
-    """Return the target, the share of each class, the other task if one is possible, and the numbers of rows."""
+def describe_target(target: Target, parts: TableSplit, other_task: str | None, rows_without: int = 0) -> str:
+    """Return the target, the share of each class, the other task if one is possible, and the numbers of rows.
+
+    `rows_without` is the number of rows that do not have the target.
+    """
     values = target.values
     if target.classes is None:
-        text = f"{target.name}: regression, {values.min():g} … {values.max():g}, mean {values.mean():.4g}"
+        text = f"{target.name}: regression, {describe_numbers(values)}"
     else:
         counts = np.bincount(values)
         by_frequency = np.argsort(-counts, kind="stable").tolist()
@@ -41,14 +45,15 @@ def describe_target(target: Target, parts: TableSplit, other_task: str | None) -
         text = f"{target.name}: classification, {len(by_frequency):,} classes: {', '.join(class_texts)}"
     text += f"; or --task {other_task}" if other_task else ""
     uses = [f"{np.count_nonzero(rows):,} for the {name}" for name, rows in parts._asdict().items()]
-    return f"{text}\n{len(values):,} rows: {', '.join(uses)}"
+    without = f"; {plural(rows_without, 'row')} without {target.name} left out" if rows_without else ""
+    return f"{text}\n{plural(len(values), 'row')}: {', '.join(uses)}{without}"
 
 
 def scores_table(evaluation: TableEvaluation) -> TextTable:
     """Return the scores of the nets, and the scores of the other models for the test rows."""
     titles = {TableEvaluation.NETS: "test", TableEvaluation.LINEAR: "linear", TableEvaluation.TREES: "boosted trees"}
     names = ["", "training", *[titles.get(name, baseline(evaluation)) for name in evaluation.models]]
-    rows = [[name, *(f"{scores[name]:.4g}" for scores in evaluation.scores)] for name in evaluation.scores[0]]
+    rows = [[name, *(number_text(scores[name], 4) for scores in evaluation.scores)] for name in evaluation.scores[0]]
     return text_table(names, rows, "<" + ">" * (len(names) - 1))
 
 
@@ -77,8 +82,11 @@ def _compare_models(evaluation: TableEvaluation, other: str, name: str, do: str)
     other_score, metric = evaluation.score(other), evaluation.metric
     if difference.is_significant:
         return f"The nets do better than {name}: {metric} {nets:.4g} against {other_score:.4g}, {margin}."
-    how = "better" if evaluation.difference(other, TableEvaluation.NETS).is_significant else "as well"
-    return f"{name[0].upper()}{name[1:]} {do} {how}: {metric} {other_score:.4g} against {nets:.4g}, {margin}."
+    if evaluation.difference(other, TableEvaluation.NETS).is_significant:
+        how = f"{do} better"
+    else:  # a difference that would matter may be chance
+        how = "may do as well" if difference.mean > MIN_DIFFERENCE else f"{do} as well"
+    return f"{name[0].upper()}{name[1:]} {how}: {metric} {other_score:.4g} against {nets:.4g}, {margin}."
 
 
 def describe_regions(evaluation: TableEvaluation, model: TableModel, frame: Frame) -> str:
@@ -103,7 +111,7 @@ def importances_table(evaluation: TableEvaluation) -> TextTable:
     """Return the columns that matter most."""
     head = "R² lost" if evaluation.target.classes is None else "log loss added"
     columns = list(evaluation.importances.items())[:MAX_LISTED_COLUMNS]
-    rows = [(shorten(name, MAX_NAME_LENGTH), f"{round(x.mean, 3) + 0.0:.3f} ± {x.error:.3f}") for name, x in columns]
+    rows = [(shorten(name, MAX_COLUMN_LENGTH), f"{round(x.mean, 3) + 0.0:.3f} ± {x.error:.3f}") for name, x in columns]
     return text_table(["column", f"{head} if shuffled"], rows, "<>")
 
 

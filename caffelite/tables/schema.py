@@ -48,18 +48,43 @@ def percent_text(share: float) -> str:
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
 
 
+def number_text(number: float, digits: int = 6) -> str:
+    """Return a number as text: "0.25", "2015", "1,250,000". It is rounded to `digits`, but not before its point."""
+    if not 1e4 <= abs(number) < 1e15:
+        return f"{number:.{digits}g}"
+    decimals = max(0, digits - len(f"{abs(number):.0f}"))
+    text = f"{number:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
+
+
+def describe_numbers(numbers: np.ndarray) -> str:
+    """Return the range and the mean of numbers: "0 … 469.09, mean 19.41"."""
+    return f"{number_text(numbers.min())} … {number_text(numbers.max())}, mean {number_text(numbers.mean(), 4)}"
+
+
 # ---- the target -----------------------------------------------------------------------------------------------------
 
 
-def encode_target(table: CSVTable, name: str, task: str | None = None) -> Target:
-    """Return the column to predict. `task` is "classification", "regression", or None to decide by its values.
+def drop_rows_without(table: CSVTable, name: str) -> CSVTable:
+    """Return the rows of a table that have a value in a column, the target. Raise ValueError if there are none."""
+    column = table.columns[name]
+    known = column.codes >= 0 if isinstance(column, Words) else ~np.isnan(column)
+    if not known.any():
+        raise ValueError(f"{table.path}: {name}, the target, is empty")
+    columns: dict[str, np.ndarray | Words] = {
+        other: Words(column.codes[known], column.words) if isinstance(column, Words) else column[known]
+        for other, column in table.columns.items()
+    }
+    return table._replace(columns=columns, lines=table.lines[known])
 
-    Words are classes. So are integers, if there are at most MAX_CLASSES different ones.
+
+def encode_target(table: CSVTable, name: str, task: str | None = None) -> Target:
+    """Return the column to predict, which has no gaps.
+
+    `task` is "classification", "regression", or None to decide by its values: Words are classes. So are integers, if
+    there are at most MAX_CLASSES different ones.
     """
     column = table.columns[name]
-    missing = column.codes < 0 if isinstance(column, Words) else np.isnan(column)
-    if missing.any():
-        raise ValueError(f"{table.path}: {name}, the target, is missing {table.where(missing)}: leave these rows out")
     if isinstance(column, Words):
         if task == "regression":
             raise ValueError(_nonnumeric_message(table, name, column, "regression takes numbers"))
@@ -136,7 +161,7 @@ def _summarize_numbers(name: str, column: np.ndarray, training: np.ndarray) -> C
     missing = int(np.isnan(column).sum())
     if values.min() == values.max() and not np.isnan(column[training]).any():
         return ColumnSummary(name, "left out", f"{values[0]:g} everywhere")
-    text = f"{values.min():g} … {values.max():g}, mean {values.mean():.4g}"
+    text = describe_numbers(values)
     text += f"; {missing:,} missing" if missing else ""
     text += "; if it numbers the rows, --drop it" if _is_row_index(column) else ""
     return ColumnSummary(name, "numbers", text)

@@ -329,10 +329,9 @@ def test_no_command_prints_the_help_and_raises():
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.startswith("usage: caffelite ")
-    assert result.stderr.endswith(
-        "\ncaffelite: error: name a command: "
-        "train, predict, export, spiral, digits, gpt, live, playground, grade or info\n"
-    )
+    assert result.stderr.endswith("\ncaffelite: error: name a command of these, such as train\n")
+    for command in ("train", "predict", "explain", "export", "info"):
+        assert f"\n    {command} " in result.stderr
 
 
 # ---- help, info and Ctrl-C ------------------------------------------------------------------------------------------
@@ -341,7 +340,10 @@ def test_no_command_prints_the_help_and_raises():
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["train", "predict", "export", "spiral", "digits", "gpt", "live", "playground", "grade", "info"]),
+        (
+            [],
+            ["train", "predict", "explain", "export", "spiral", "digits", "gpt", "live", "playground", "grade", "info"],
+        ),
         (
             ["train"],
             ["a column of a table", "default: 64,64", "default: model.safetensors", "default: 0.2", "default: 0.005"],

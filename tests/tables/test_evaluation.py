@@ -197,6 +197,14 @@ def test_the_verdict_says_which_is_better_if_that_is_more_than_chance(nets, line
     assert all(sentence.startswith(expected) for sentence, expected in zip(found, said, strict=True))
 
 
+def test_a_difference_that_may_be_chance_is_called_so():
+    found = judgement(exact, lambda f: f["x"] - 0.04 * f["z"], noise=0.3, n=80)
+    difference = found.difference("nets", "linear")
+    assert evaluation.MIN_DIFFERENCE < difference.mean < evaluation.NOISE * difference.error
+    [sentence] = report.verdict(found)
+    assert sentence.startswith("A linear model may do as well: R² 0.")
+
+
 def test_a_difference_is_paired_and_has_the_standard_error_of_its_mean():
     found = judgement(exact, lambda f: f["x"] + 0.1)
     y = found.target.values[found.parts.test]

@@ -153,8 +153,6 @@ def test_words_and_few_integers_are_classes_and_other_numbers_values(cells, task
 @pytest.mark.parametrize(
     ("cells", "task", "message"),
     [
-        (["a", "", "b", "", "a"], None, "y, the target, is missing in line 3 and 1 other: leave these rows out"),
-        ([1.5, "", 2], None, "y, the target, is missing in line 3: leave"),
         (["a"] * 5, None, "is 'a' everywhere"),
         ([1.5] * 5, "regression", "is 1.5 everywhere"),
         (["1", "2", "x", "3"], "regression", "y is 'x' in line 4; regression takes numbers"),
@@ -169,3 +167,39 @@ def test_a_target_that_cannot_be_learned_raises(cells, task, message, path):
     table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]))
     with pytest.raises(ValueError, match=message):
         schema.encode_target(table, "y", task)
+
+
+def test_rows_without_the_target_are_left_out_with_their_lines(path):
+    rows = [["y", "word", "x"], ["a", "u", 1], ["", "v", 2], ["b", "w", 3], ["NA", "u", 4], ["a", "", 5]]
+    table = schema.drop_rows_without(read(write_rows(path, rows)), "y")
+    assert [table.columns["y"].words[code] for code in table.columns["y"].codes] == ["a", "b", "a"]
+    assert table.columns["x"].tolist() == [1, 3, 5]
+    words = table.columns["word"]
+    assert [words.words[code] if code >= 0 else None for code in words.codes] == ["u", "w", None]
+    assert table.where(table.columns["x"] == 5) == "in line 6"
+
+    numbers = schema.drop_rows_without(read(write_rows(path, [["y", "x"], [1.5, 1], ["", 2], [2.5, 3]])), "y")
+    assert numbers.columns["y"].tolist() == [1.5, 2.5]
+    with pytest.raises(ValueError, match="x, the target, is empty"):
+        schema.drop_rows_without(read(write_rows(path, [["x", "y"], ["", 1], ["?", 2]])), "x")
+
+
+@pytest.mark.parametrize(
+    ("number", "texts"),
+    [
+        (2.3e6, ["2,300,000", "2,300,000"]),
+        (79012.34, ["79,012.3", "79,012"]),
+        (-1234567.8, ["-1,234,568", "-1,234,568"]),
+        (10000.0, ["10,000", "10,000"]),
+        (99999.99, ["100,000", "100,000"]),
+        (2015.0, ["2015", "2015"]),
+        (469.09, ["469.09", "469.1"]),
+        (0.000123456789, ["0.000123457", "0.0001235"]),
+        (1e-9, ["1e-09", "1e-09"]),
+        (1e20, ["1e+20", "1e+20"]),
+        (0.0, ["0", "0"]),
+    ],
+)
+def test_numbers_of_the_report_have_commas_and_no_exponent_in_a_usual_range(number, texts):
+    assert [schema.number_text(number, digits) for digits in (6, 4)] == texts
+    assert schema.number_text(number) == texts[0]
