@@ -36,7 +36,11 @@ LEARNING_RATE = 0.01
 EMBEDDING_SIZE = 8  # numbers for each category
 EMBEDDING_SCALE = 0.1  # of the initial vectors: small, so rare categories matter little
 
-MAX_CATEGORIES = 255  # of a column, for boosted trees
+# Boosted trees
+MAX_CATEGORIES = 255  # of a column
+MIN_THREADED_CELLS = (
+    2_000_000  # of a table. On a busy machine, threads wait long for each other at every node of a tree
+)
 
 
 class TableSplit(NamedTuple):
@@ -170,6 +174,7 @@ def predict_trees(columns: Columns, frame: Frame, target: Target, parts: TableSp
     """Return the outputs of boosted trees for the test rows, (n, classes) or (n, 1). None without scikit-learn."""
     try:
         from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
+        from threadpoolctl import threadpool_limits
     except ImportError:
         return None
     arrays = columns.arrays(frame)
@@ -180,12 +185,14 @@ def predict_trees(columns: Columns, frame: Frame, target: Target, parts: TableSp
         are_categories[i] = len(known) < MAX_CATEGORIES
     values = target.values[parts.training]
     options: dict[str, Any] = {"random_state": seed, "categorical_features": are_categories}
-    if target.classes is None:
-        regressor = HistGradientBoostingRegressor(**options).fit(x[parts.training], values)
-        return regressor.predict(x[parts.test])[:, None]
-    options["early_stopping"] = "auto" if np.bincount(values).min() > 1 else False  # it holds out rows of each class
-    classifier = HistGradientBoostingClassifier(**options).fit(x[parts.training], values)
-    return classifier.predict_proba(x[parts.test])
+    with threadpool_limits(1 if x.size < MIN_THREADED_CELLS else None, "openmp"):
+        if target.classes is None:
+            regressor = HistGradientBoostingRegressor(**options).fit(x[parts.training], values)
+            return regressor.predict(x[parts.test])[:, None]
+        # Early stopping holds out rows of each class.
+        options["early_stopping"] = "auto" if np.bincount(values).min() > 1 else False
+        classifier = HistGradientBoostingClassifier(**options).fit(x[parts.training], values)
+        return classifier.predict_proba(x[parts.test])
 
 
 def _make_targets(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Function, float, float]:

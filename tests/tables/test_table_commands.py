@@ -51,6 +51,25 @@ def test_train_says_what_the_columns_were_taken_for_and_how_good_both_models_are
     assert max(map(len, out.splitlines())) <= 120
 
 
+def test_boosted_trees_take_one_thread_for_a_small_table_and_all_for_a_large_one(monkeypatch):
+    from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_info, threadpool_limits
+
+    def count_threads():
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "openmp"}
+
+    found, trees = [], SimpleNamespace(predict=lambda x: np.zeros(len(x)))
+    monkeypatch.setattr(HistGradientBoostingRegressor, "fit", lambda *arguments: found.append(count_threads()) or trees)
+    frame = {"x": np.arange(40.0)}
+    target = schema.Target("y", np.arange(40.0), None)
+    with threadpool_limits(2, "openmp"):
+        for min_cells in (41, 40):
+            monkeypatch.setattr(learning, "MIN_THREADED_CELLS", min_cells)
+            learning.predict_trees(cl.Columns(frame), frame, target, learning.split(target, 0.25, 0), 0)
+        assert found == [{1}, {2}]
+        assert count_threads() == {2}
+
+
 def test_train_leaves_out_rows_without_the_target_and_counts_them(tmp_path):
     names, *rows = shop(60)
     gaps = [[*row[:-1], "" if i in (3, 40) else row[-1]] for i, row in enumerate(rows)]
