@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -12,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.terminal import echo
+from caffelite._support.terminal import echo, is_terminal
 from caffelite._support.text_table import WIDTH, plural
 from caffelite.attribution.explain import explain_game, make_game
 from caffelite.attribution.explanation import Explanation
@@ -28,7 +30,9 @@ from caffelite.tables.training import TrainedNets, predict_trees, split, take_ro
 from caffelite.visualize import plots
 
 SUM_TOLERANCE = 1e-3  # how far the probabilities of a row may be from 1
-MAX_EXPLAINED_ROWS = 20_000  # held-out rows times the square of the columns
+MAX_EXPLAINED_ROWS = 60_000  # held-out rows times the square of the columns
+BLOCK_ROWS = 100  # that `explain` explains between two looks at its progress
+BAR_DELAY = 0.5  # seconds until it is shown
 
 
 class TrainingResult(NamedTuple):
@@ -141,11 +145,25 @@ def explain(path: str, table: str, delimiter: str | None = None) -> tuple[Explan
     if model.background is None:
         raise ValueError(f"{path} has no rows of the training to compare with: train it again with --explain")
     frame, remarks = _read_frame(model, table, delimiter)
-    explanation = explain_rows(model, frame)
+    explanation = _explain_in_blocks(model, frame)
     columns = explanation.frame()
     names = [] if model.classes is None else [model.target]
     names += [*map(str, explanation.columns), "base", "output"]
     return explanation, [names, *np.column_stack([x.astype(str) for x in columns.values()]).tolist()], remarks
+
+
+def _explain_in_blocks(model: TableModel, frame: schema.Frame) -> Explanation:
+    """Return what `explain_rows` returns. On a terminal, a bar counts the rows."""
+    from tqdm import tqdm  # late, since most commands have no bar
+
+    rows, blocks = np.arange(len(model.columns.arrays(frame)[0])), []
+    with tqdm(total=len(rows), unit=" rows", leave=False, delay=BAR_DELAY, disable=not is_terminal(sys.stderr)) as bar:
+        for start in range(0, len(rows), BLOCK_ROWS):
+            blocks.append(explain_rows(model, take_rows(frame, rows[start : start + BLOCK_ROWS])))
+            bar.update(len(blocks[-1]))
+    names = ("values", "errors", "outputs")
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(block, name) for block in blocks]) for name in names}
+    return replace(blocks[0], **arrays, data=frame)
 
 
 def explain_rows(model: TableModel, frame: schema.Frame) -> Explanation:

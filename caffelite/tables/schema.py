@@ -22,6 +22,7 @@ SECOND, ZONE = r"(?::(?P<second>\d\d)(?P<fraction>\.\d+)?)?", r"(?:\s?(?P<zone>Z
 TIME = rf"(?:[T ](?P<hour>\d{{1,2}}):(?P<minute>\d\d){SECOND}{ZONE})?"
 YEAR_FIRST = re.compile(rf"(?P<year>\d{{4}})([-/.])(?P<month>\d{{1,2}})\2(?P<day>\d{{1,2}}){TIME}")
 DAY_FIRST = re.compile(rf"(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>\d{{4}}){TIME}")
+TIME_ALONE = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?")
 AMBIGUOUS = re.compile(r"\d{1,2}([-/])\d{1,2}\1(\d\d|\d{4})(\D.*)?")
 
 Frame = dict[str, Any]  # columns by name: numbers (n,), Categories or dates (n,)
@@ -200,9 +201,9 @@ def _convert_words(name: str, column: Words, training: np.ndarray, min_frequency
     rest = [f"{frequent - 3:,} more"] if frequent > 3 else []
     rest += [f"{distinct - frequent:,} rare"] if distinct > frequent else []
     rest += [f"{percent_text(missing / len(training_codes))} missing"] if missing else []
-    return Categories(column.codes, column.words), ColumnSummary(
-        name, f"{frequent:,} categories", ", ".join(shown + rest)
-    )
+    text = ", ".join(shown + rest)
+    text += "; for their order, write hours, such as 12.5" if all(map(TIME_ALONE.fullmatch, column.words)) else ""
+    return Categories(column.codes, column.words), ColumnSummary(name, f"{frequent:,} categories", text)
 
 
 def _date_range(dates: np.ndarray, rows: np.ndarray) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-from caffelite.tables import TableModel
+from caffelite.tables import TableModel, commands
 from tests.tables.shop import run, shop, write_rows
 
 
@@ -118,6 +118,23 @@ def test_a_picture_of_all_rows_of_a_row_or_of_a_column(models, tmp_path, options
     assert said.err == f"picture in {picture}\n"
     assert said.out.count("\n") == 401
     assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("task", ["classes", "values"])
+def test_a_bar_counts_the_rows_on_a_terminal_and_blocks_change_no_number(models, task, monkeypatch):
+    model, data = models / f"{task}.safetensors", models / "shop.csv"
+    whole, lines, _ = commands.explain(model, data)
+    monkeypatch.setattr(commands, "BLOCK_ROWS", 30)
+    monkeypatch.setattr(commands, "BAR_DELAY", 0.0)
+    monkeypatch.setattr(commands, "is_terminal", lambda stream: True)
+    said = run("explain", model, data)
+    assert [",".join(line) for line in lines] == said.out.splitlines()
+    assert "/400 [" in said.err
+    blocks, _, _ = commands.explain(model, data)
+    for name in ("values", "errors", "outputs", "base"):
+        np.testing.assert_array_equal(getattr(blocks, name), getattr(whole, name))
+    assert list(blocks.data) == ["size", "city", "age"]
+    assert len(blocks.data["size"]) == len(blocks) == 400
 
 
 def test_values_go_into_a_file(models, tmp_path):

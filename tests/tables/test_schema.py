@@ -203,3 +203,11 @@ def test_rows_without_the_target_are_left_out_with_their_lines(path):
 def test_numbers_of_the_report_have_commas_and_no_exponent_in_a_usual_range(number, texts):
     assert [schema.number_text(number, digits) for digits in (6, 4)] == texts
     assert schema.number_text(number) == texts[0]
+
+
+def test_times_without_a_date_are_categories_with_advice(path):
+    rows = [[f"{i % 3 + 8}:30", f"{i % 3}:30 h", i] for i in range(30)]
+    _, facts = schema.select_columns(read(write_rows(path, [["time", "word", "y"], *rows])), np.ones(30, bool), "y", 2)
+    assert [fact.kind for fact in facts] == ["3 categories"] * 2
+    assert facts[0].text.endswith("33%; for their order, write hours, such as 12.5")
+    assert facts[1].text.endswith("33%")
