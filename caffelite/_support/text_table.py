@@ -71,6 +71,15 @@ def shorten(text: str, max_length: int) -> str:
     return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
 
 
+def number_text(number: float, digits: int = 6) -> str:
+    """Return a number as text: "0.25", "2015", "1,250,000". It is rounded to `digits`, but not before its point."""
+    if not 1e4 <= abs(number) < 1e15:
+        return f"{number:.{digits}g}"
+    decimals = max(0, digits - len(f"{abs(number):.0f}"))
+    text = f"{number:,.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if decimals else text
+
+
 def format_bytes(count: float) -> str:
     """Return a number of bytes, in the unit that makes it less than 1,000: `640 B`, `10.4 kB`, `1.2 MB`."""
     for unit in ("B", "kB", "MB", "GB"):

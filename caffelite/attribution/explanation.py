@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.text_table import plural
+from caffelite._support.text_table import number_text, plural
 from caffelite.data import frames
 from caffelite.tables import dates
 
@@ -180,8 +180,7 @@ def describe_value(column: Any, row: int) -> str:
     if isinstance(value, bool | np.bool_ | str):
         return str(value)
     if isinstance(value, int | float | np.number):
-        number = float(value)
-        return f"{number:.4g}" if abs(number) < 1e4 or number != round(number) else f"{number:,.0f}"
+        return number_text(float(value))
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[s]").item()
     return str(value).removesuffix(" 00:00:00")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from caffelite._support.text_table import TextTable, plural, shorten, text_table
+from caffelite._support.text_table import TextTable, number_text, plural, shorten, text_table
 from caffelite.tables import dates
 from caffelite.tables.column_types import DateColumn
 from caffelite.tables.columns import Columns
 from caffelite.tables.evaluation import MIN_DIFFERENCE, TableEvaluation, calibration_error
-from caffelite.tables.schema import ColumnSummary, Frame, Target, describe_numbers, number_text, percent_text
+from caffelite.tables.schema import ColumnSummary, Frame, Target, describe_numbers, percent_text
 from caffelite.tables.table_model import TableModel
 from caffelite.tables.training import TableSplit, take_rows
 
@@ -53,8 +53,13 @@ def scores_table(evaluation: TableEvaluation) -> TextTable:
     """Return the scores of the nets, and the scores of the other models for the test rows."""
     titles = {TableEvaluation.NETS: "test", TableEvaluation.LINEAR: "linear", TableEvaluation.TREES: "boosted trees"}
     names = ["", "training", *[titles.get(name, baseline(evaluation)) for name in evaluation.models]]
-    rows = [[name, *(number_text(scores[name], 4) for scores in evaluation.scores)] for name in evaluation.scores[0]]
+    rows = [[name, *(_score_text(name, scores[name]) for scores in evaluation.scores)] for name in evaluation.scores[0]]
     return text_table(names, rows, "<" + ">" * (len(names) - 1))
+
+
+def _score_text(name: str, score: float) -> str:
+    """Return a score as text. The R² of the mean, which is hardly below 0, is 0."""
+    return number_text(round(score, 4) + 0.0 if name == "R²" else score, 4)
 
 
 def baseline(evaluation: TableEvaluation) -> str:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from caffelite._support.text_table import shorten
+from caffelite._support.text_table import number_text, shorten
 from caffelite.data.frames import Categories
 from caffelite.tables.column_types import CategoryColumn, DateColumn
 from caffelite.tables.columns import Columns
@@ -47,15 +47,6 @@ class Target(NamedTuple):
 def percent_text(share: float) -> str:
     """Return a share as text: "40%", "1.5%"."""
     return f"{share:.0%}" if share >= 0.1 else f"{share:.1%}"
-
-
-def number_text(number: float, digits: int = 6) -> str:
-    """Return a number as text: "0.25", "2015", "1,250,000". It is rounded to `digits`, but not before its point."""
-    if not 1e4 <= abs(number) < 1e15:
-        return f"{number:.{digits}g}"
-    decimals = max(0, digits - len(f"{abs(number):.0f}"))
-    text = f"{number:,.{decimals}f}"
-    return text.rstrip("0").rstrip(".") if decimals else text
 
 
 def describe_numbers(numbers: np.ndarray) -> str:

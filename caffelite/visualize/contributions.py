@@ -154,7 +154,7 @@ def dependence(data: np.ndarray, values: np.ndarray, name: str, what: str, axes:
     else:
         is_missing = np.isnat(data) if data.dtype.kind == "M" else np.isnan(data)
         if data.dtype.kind == "M":
-            locator = AutoDateLocator(maxticks=6)
+            locator = AutoDateLocator(minticks=3, maxticks=6)
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         axes.scatter(data[~is_missing], values[~is_missing], s=9, color=FALL, linewidths=0)

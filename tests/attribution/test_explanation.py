@@ -155,6 +155,21 @@ def test_dates_have_the_colours_of_their_order_and_words_have_none():
     assert len({tuple(colour) for colour in axes.collections[2].get_facecolors()}) == 4
 
 
+@pytest.mark.parametrize("days", [0, 1, 100, 1095, 1460, 4000])
+def test_dates_of_any_range_have_an_axis_without_a_warning(days):
+    day = np.datetime64("2017-08-31", "us") + np.linspace(0, days * 86_400_000_000, 4).astype("timedelta64[us]")
+    figure = one_output(DATA.assign(day=day)).dependence("day")
+    figure.canvas.draw()  # a warning is an error
+    assert 2 <= len(figure.axes[0].get_xticks()) <= 8
+
+
+def test_values_in_a_picture_keep_six_digits():
+    data = DATA.assign(age=[2017.66, 52.5163, 1e6, 1 / 3])
+    labels = [one_output(data).plot(row).axes[0].get_yticklabels() for row in range(4)]
+    texts = {text for row in labels for label in row if (text := label.get_text()).startswith("age")}
+    assert texts == {"age = 2017.66", "age = 52.5163", "age = 1,000,000", "age = 0.333333"}
+
+
 def test_a_summary_of_several_classes_has_bars():
     values = np.random.default_rng(0).normal(size=(4, 3, 9))
     outputs = 1 / 9 + values.sum(axis=1)

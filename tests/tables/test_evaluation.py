@@ -197,6 +197,14 @@ def test_the_verdict_says_which_is_better_if_that_is_more_than_chance(nets, line
     assert all(sentence.startswith(expected) for sentence, expected in zip(found, said, strict=True))
 
 
+def test_scores_are_written_without_exponents():
+    found = judgement(exact, rough)
+    found.scores = [{"R²": x, "root mean squared error": 1e6 * x} for x in (0.98765, 0.5, 0.25, -2.3e-6)]
+    lines = report.scores_table(found).splitlines()
+    assert lines[2].split() == ["R²", "0.9877", "0.5", "0.25", "0"]
+    assert lines[3].split()[-4:] == ["987,650", "500,000", "250,000", "-2.3"]
+
+
 def test_a_difference_that_may_be_chance_is_called_so():
     found = judgement(exact, lambda f: f["x"] - 0.04 * f["z"], noise=0.3, n=80)
     difference = found.difference("nets", "linear")

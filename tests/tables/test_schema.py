@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import caffelite as cl
+from caffelite._support.text_table import number_text
 from caffelite.data.frames import Categories
 from caffelite.tables import schema, training
 from caffelite.tables.reading import Words, read
@@ -201,8 +202,8 @@ def test_rows_without_the_target_are_left_out_with_their_lines(path):
     ],
 )
 def test_numbers_of_the_report_have_commas_and_no_exponent_in_a_usual_range(number, texts):
-    assert [schema.number_text(number, digits) for digits in (6, 4)] == texts
-    assert schema.number_text(number) == texts[0]
+    assert [number_text(number, digits) for digits in (6, 4)] == texts
+    assert number_text(number) == texts[0]
 
 
 def test_times_without_a_date_are_categories_with_advice(path):
