@@ -85,11 +85,14 @@ class Explanation:
         """Draw how the columns of a row lead from the base to its output: a waterfall. Return the matplotlib figure.
 
         The largest contributions are on top. Each bar starts at the end of the one below it. Whiskers are two standard
-        errors long to each side. `output` is as in `frame`.
+        errors long to each side. `output` is as in `frame`. Raise IndexError for a row that does not exist.
         """
         from caffelite.visualize import contributions as pictures
 
-        row = range(len(self))[operator.index(row)]
+        row = operator.index(row)
+        if not -len(self) <= row < len(self):
+            raise IndexError(f"plot: there is no row {row}; the explanation has the rows 0 … {len(self) - 1}")
+        row %= len(self)
         places = self._output_places(output)
         place = () if places is None else (int(places[row]),)
         columns = frames.get_columns(self.data, "explain")

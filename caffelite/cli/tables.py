@@ -20,10 +20,10 @@ TRAIN_TEXT = """\
 Learn to predict a column of a table, DATA.csv, from the others. The command trains a few small nets like
 TableClassifier, and averages them. For comparison it trains a linear model, and boosted trees if scikit-learn is
 installed. It prints how it read each column, how good all models are on held-out rows, and which columns matter. It
-writes a picture, and the nets for the commands predict and export.
+writes a picture, and the nets for the commands predict, explain and export.
 Columns may be numbers, words and dates, with gaps. A date is 2020-01-31, 2020/1/31 or 31.1.2020, and a time may follow.
-Columns with only one value, and words that come once each, are left out. Ctrl-C ends the training, and keeps the nets
-that have begun."""
+Columns with only one value, words that come once each, and rows without the target are left out. Ctrl-C ends the
+training, and keeps the nets that have begun."""
 
 PREDICT_TEXT = """\
 Predict for each row of a table, DATA.csv, with a model from caffelite train. The command finds the columns by their

@@ -170,6 +170,14 @@ def test_values_in_a_picture_keep_six_digits():
     assert texts == {"age = 2017.66", "age = 52.5163", "age = 1,000,000", "age = 0.333333"}
 
 
+def test_a_row_that_does_not_exist_raises_and_a_negative_one_counts_from_the_end():
+    explanation = one_output()
+    for row in (4, -5):
+        with pytest.raises(IndexError, match=rf"plot: there is no row {row}; the explanation has the rows 0 … 3"):
+            explanation.plot(row)
+    assert explanation.plot(-1).axes[0].get_title(loc="left") == explanation.plot(3).axes[0].get_title(loc="left") != ""
+
+
 def test_a_summary_of_several_classes_has_bars():
     values = np.random.default_rng(0).normal(size=(4, 3, 9))
     outputs = 1 / 9 + values.sum(axis=1)
