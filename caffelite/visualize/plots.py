@@ -322,7 +322,8 @@ def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, clas
         axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", fontsize=min(11, 90 / count), color=colour)
     names = [escape_tex(shorten(name, 18)) for name in classes]
     places = range(0, count, math.ceil(count / 20))
-    axes.set_xticks(places, [names[i] for i in places], rotation=90 if count > 4 else 0)
+    are_long = count * max(map(len, names)) > 30  # together wider than the picture
+    axes.set_xticks(places, [names[i] for i in places], rotation=90 if are_long else 0)
     axes.set_yticks(places, [names[i] for i in places])
     axes.set(xlabel="predicted", ylabel="true")
     right = (labels == predictions).mean()
@@ -344,8 +345,8 @@ def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) ->
     """Bars of the columns that matter most."""
     top = sorted(importances.items(), key=lambda item: item[1])[-10:]
     axes.barh(range(len(top)), [x for _, x in top], color=PALETTE[0], height=0.6)
-    axes.set_yticks(range(len(top)), [escape_tex(shorten(name, 26)) for name, _ in top])
-    style_axes(axes, f"{what} if shuffled", grid="x")
+    axes.set_yticks(range(len(top)), [escape_tex(shorten(name, 18)) for name, _ in top])
+    style_axes(axes, f"{what} if shuffled", grid="x", loc="right")  # over the names: it may be wider than the bars
 
 
 def _draw_curves_right(figure: Any, history: History, title: str) -> Any:

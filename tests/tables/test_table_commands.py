@@ -136,9 +136,24 @@ def test_the_picture_counts_what_was_taken_for_what():
     (confusion,), curves, (bars,) = [part.axes for part in figure.subfigs]
     assert [text.get_text() for text in confusion.texts] == ["2", "1", "0", "0", "2", "0", "1", "0", "0"]
     assert confusion.get_title(loc="left") == "66.7% of 6 held-out rows right"
-    assert [label.get_text() for label in confusion.get_yticklabels()] == ["a", "b", "c" * 13 + "…"]
+    assert [label.get_text() for label in confusion.get_yticklabels()] == ["a", "b", "c" * 17 + "…"]
+    assert {label.get_rotation() for label in confusion.get_xticklabels()} == {90}
+    figure = plots.table_picture(history, truth, predictions, ["a", "b", "c"], {"x": 0.5})
+    assert {label.get_rotation() for label in figure.subfigs[0].axes[0].get_xticklabels()} == {0}
     assert len(curves) == 2
     assert [bar.get_width() for bar in bars.patches] == [-0.1, 0.5]
+
+
+def test_the_title_of_the_bars_is_inside_the_picture_beside_long_names():
+    history = cl.History({name: [1.0, 0.5] for name in ("loss", "accuracy", "val_loss", "val_accuracy")})
+    figure = plots.table_picture(
+        history, np.arange(2), np.arange(2), ["a", "b"], {"months_since_last_inquiry": 0.5, "x": 0.1}
+    )
+    figure.savefig(io.BytesIO(), format="png", dpi="figure")  # which makes room for the names
+    [bars] = figure.subfigs[2].axes
+    [title] = [x for x in bars.get_children() if getattr(x, "get_text", str)() == "log loss added if shuffled"]
+    box = title.get_window_extent()
+    assert 0 < box.x0 < box.x1 <= figure.bbox.x1
 
 
 def test_predict_gives_classes_and_values_for_columns_in_any_order(trained_models, tmp_path):
