@@ -48,6 +48,8 @@ NOISES = {
     "counts": lambda x, f, rng: rng.poisson(np.exp(f / 2)) - f,
 }
 SOURCES = (*NOISES, *BUNDLED, *REAL)
+CLASSES = (*BUNDLED[:3], *real_tables.CLASSES)
+QUICK = ("noise of a column", "breast cancer", "loan")
 
 
 def load(name, rows):
@@ -236,20 +238,19 @@ def main():
     parser.add_argument("--peer-seeds", type=int, default=3, help="number of seeds for MAPIE, which takes longer (3)")
     parser.add_argument("--only", nargs="+", metavar="SOURCE", help=", ".join(SOURCES))
     parser.add_argument(
-        "--calibration", action="store_true", help="the error of probabilities, on all tables of classes"
+        "--calibration", action="store_true", help="the error of probabilities, on the sources of classes"
     )
     parser.add_argument("--quick", action="store_true", help="500 rows of some sources, one seed")
     options = parser.parse_args()
     harness.use_threads(1)
     print(harness.environment("scikit-learn", "mapie", "catboost"), flush=True)
-    classes = (*BUNDLED[:3], *real_tables.CLASSES)
-    names = options.only or ((classes if options.calibration else SOURCES)[:: 8 if options.quick else 1])
+    names = options.only or (QUICK if options.quick else SOURCES)
     for name in [name for name in names if name in real_tables.TABLES and (missing := real_tables.find_missing(name))]:
         print(f"{name}: left out, {missing}")
         names = [other for other in names if other != name]
     seeds, rows = (1, 500) if options.quick else (options.seeds, MAX_ROWS)
     if options.calibration or options.quick:
-        compare_calibration([name for name in names if name in classes], min(seeds, 5), rows)
+        compare_calibration([name for name in names if name in CLASSES], min(seeds, 5), rows)
     if not options.calibration:
         compare_regions(names, seeds, min(seeds, options.peer_seeds), rows)
 
