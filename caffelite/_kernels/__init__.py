@@ -45,7 +45,7 @@ from caffelite._kernels.launch import (
     portable_kernels,
     precision,
     set_num_threads,
-    single_thread,
+    thread_limit,
 )
 from caffelite._kernels.record import (
     RecordedArray,

@@ -49,10 +49,12 @@ cdef extern from *:
 
 cdef extern from *:
     """
-    /* Whether kernels that this thread calls run on this thread alone, and whether their products round operands. */
-    static _Thread_local int is_single_thread = 0, this_thread_rounds_products = 0, this_thread_is_portable = 0;
+    #include <limits.h>
+    /* On how many threads kernels that this thread calls run at most, and whether their products round operands. */
+    static _Thread_local int max_threads = INT_MAX, this_thread_rounds_products = 0, this_thread_is_portable = 0;
     """
-    bint is_single_thread, this_thread_rounds_products, this_thread_is_portable
+    int max_threads
+    bint this_thread_rounds_products, this_thread_is_portable
 
 cdef extern from *:
     """
@@ -121,15 +123,16 @@ cdef void end_replay() noexcept:
 cpdef int available_threads() noexcept nogil:
     """Among how many threads a call with enough work is divided if this thread makes it.
 
-    This is the number that was set, divided by the number of threads that replay at the same time. It is lower if
-    threadpoolctl or omp_set_num_threads has lowered OpenMP's number for this thread. OpenMP does not tell whether
-    somebody has set its number. So a number that differs from the default counts as set, and the default does not.
+    This is the number that was set, divided by the number of threads that replay at the same time. It is lower inside
+    `thread_limit`, or if threadpoolctl or omp_set_num_threads has lowered OpenMP's number for this thread. OpenMP does
+    not tell whether somebody has set its number. So a number that differs from the default counts as set, and the
+    default does not.
     """
     cdef int limit, share
-    if num_threads == 1 or must_be_serial or is_single_thread:
+    if num_threads == 1 or must_be_serial or max_threads == 1:
         return 1
     limit = omp_get_max_threads()
-    share = max(num_threads // max(replays, 1), 1)
+    share = min(max(num_threads // max(replays, 1), 1), max_threads)
     return share if limit == untouched else min(share, limit)
 
 
@@ -138,17 +141,21 @@ cdef bint is_user_set() noexcept nogil:
     return user_has_set
 
 
-cdef class single_thread:
-    """Inside, kernels that this thread calls run on it alone, because the other threads have their own work."""
-    cdef bint before
+cdef class thread_limit:
+    """Inside, kernels that this thread calls run on at most n threads. Limits inside a limit are lower or equal."""
+    cdef int limit, before
+
+    def __cinit__(self, int n):
+        self.limit = n
 
     def __enter__(self):
-        global is_single_thread
-        self.before, is_single_thread = is_single_thread, True
+        global max_threads
+        self.before = max_threads
+        max_threads = min(self.before, self.limit)
 
     def __exit__(self, *exception):
-        global is_single_thread
-        is_single_thread = self.before
+        global max_threads
+        max_threads = self.before
 
 
 # ---- the choice of kernels -----------------------------------------------------------------------------------------

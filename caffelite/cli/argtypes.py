@@ -54,6 +54,10 @@ def rate(text: str) -> float:
     return _number(text, 1e6)
 
 
+def seconds(text: str) -> float:
+    return _number(text, 1e9)
+
+
 def delimiter(text: str) -> str:
     text = "\t" if text in ("\\t", "tab") else text
     if len(text) != 1 or text in '"\r\n':

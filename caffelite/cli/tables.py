@@ -44,6 +44,7 @@ a row, and a code for each category. The command lists both."""
 DATA_HELP = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
 DELIMITER_HELP = "character between cells (default: the one of comma, semicolon, tab and bar that makes most columns)"
 INTERVAL_HELP = "share of new rows, such as 0.9, to hold in intervals or sets of classes, which predict then writes"
+TIME_HELP = "seconds of one thread that the nets may take: fewer nets and epochs if necessary (default: no limit)"
 
 TRAIN_OPTIONS: list[tuple[str, Callable[[str], Any], str, Any, str]] = [
     ("--hidden", argtypes.sizes, "SIZES", "64,64", "sizes of the hidden layers (default: %(default)s)"),
@@ -54,6 +55,7 @@ TRAIN_OPTIONS: list[tuple[str, Callable[[str], Any], str, Any, str]] = [
     ("--epochs", argtypes.positive, "N", None, "epochs of each net (default: by the number of rows)"),
     ("--batch-size", argtypes.positive, "N", None, "rows a step (default: by their number, 64 … 1,024)"),
     ("--lr", argtypes.rate, "RATE", 0.005, "highest learning rate (default: %(default)s)"),
+    ("--time", argtypes.seconds, "SECONDS", None, TIME_HELP),
     ("--seed", argtypes.natural, "N", 0, SEED_HELP),
     ("--interval", argtypes.share, "COVERAGE", None, INTERVAL_HELP),
     ("--delimiter", argtypes.delimiter, "CHARACTER", None, DELIMITER_HELP),
@@ -141,6 +143,7 @@ def train(arguments: argparse.Namespace) -> int:
             delimiter=arguments.delimiter,
             explains=arguments.explain,
             coverage=arguments.interval,
+            max_seconds=arguments.time,
             verbose=1 if is_terminal(sys.stderr) else "auto",
         )
     status = write_file(arguments.output, lambda: result.nets.model.save(arguments.output))

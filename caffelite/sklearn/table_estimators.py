@@ -6,10 +6,11 @@ estimators have the targets.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import KW_ONLY, dataclass
-from functools import partial
+from functools import partial, wraps
 from numbers import Integral, Real
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar, cast
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
@@ -25,6 +26,7 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from caffelite import _kernels as kernels
 from caffelite._support.moved_modules import rename_attributes
 from caffelite.attribution.explain import explain_game
 from caffelite.attribution.explanation import Explanation
@@ -39,11 +41,35 @@ from caffelite.optimizers import TrainingDiverged
 from caffelite.sklearn.frame_rows import check_columns, is_frame
 from caffelite.tables import conformal, evaluation
 from caffelite.tables import recipe as recipes
+from caffelite.tables.budget import Budget
 from caffelite.tables.columns import mean_and_deviation
 from caffelite.tables.schema import Target
 
+Method = TypeVar("Method", bound=Callable[..., Any])
 COLUMN_NAME = "x{}"  # the name of a column of an array
 MAX_BACKGROUND = 500  # rows of the training that an estimator keeps
+
+
+class Number(Interval):
+    """An Interval without bools."""
+
+    def is_satisfied_by(self, val: Any) -> bool:
+        return not isinstance(val, bool) and super().is_satisfied_by(val)
+
+
+def limit_threads(method: Method) -> Method:
+    """Make a method of an estimator use at most `n_jobs` threads, of those that its thread may use."""
+
+    @wraps(method)
+    def call(self: TableEstimator, *args: Any, **options: Any) -> Any:
+        if self.n_jobs is None:
+            return method(self, *args, **options)
+        available = kernels.available_threads()
+        threads = self.n_jobs if self.n_jobs > 0 else max(1, available + 1 + self.n_jobs)
+        with kernels.thread_limit(min(threads, available)):
+            return method(self, *args, **options)
+
+    return cast(Method, call)
 
 
 @rename_attributes(_side_by_side="_nets")
@@ -59,6 +85,8 @@ class TableEstimator(BaseEstimator):
     weight_decay: float = 0.5
     categorical_features: Any = None
     min_frequency: int = 2
+    time: float | None = None
+    n_jobs: int | None = None
     random_state: Any = None
 
     _parameter_constraints: ClassVar[dict[str, Any]] = {
@@ -69,6 +97,8 @@ class TableEstimator(BaseEstimator):
         "weight_decay": [Interval(Real, 0, None, closed="left")],
         "categorical_features": ["array-like", None],
         "min_frequency": [Interval(Integral, 1, None, closed="left")],
+        "time": [Number(Real, 0, None, closed="neither"), None],
+        "n_jobs": [Number(Integral, 1, None, closed="left"), Number(Integral, None, -1, closed="right"), None],
         "random_state": ["random_state"],
         "class_weight": [dict, StrOptions({"balanced"}), None],
     }
@@ -78,8 +108,9 @@ class TableEstimator(BaseEstimator):
 
     # ---- fitting ----------------------------------------------------------------------------------------------------
 
+    @limit_threads
     def _train_nets(
-        self, frame: Any, targets: np.ndarray, weights: np.ndarray | None, outputs: int, loss: Function
+        self, frame: Any, targets: np.ndarray, weights: np.ndarray | None, outputs: int, loss: Function, budget: Any
     ) -> list[Model]:
         """Train each net on all folds but one, and keep its best epoch on that fold. Return the nets."""
         if weights is not None and not weights.any():
@@ -89,7 +120,7 @@ class TableEstimator(BaseEstimator):
             raise ValueError(f"{type(self).__name__} needs 2 rows or more, for training and validation: n_samples = 1")
         recipe, arrays = self._recipe(), self.columns_.arrays(frame, "X")
         random = check_random_state(self.random_state)
-        options = {"outputs": outputs, "loss": loss, "random": random, "weights": weights}
+        options = {"outputs": outputs, "loss": loss, "random": random, "weights": weights, "budget": budget}
         try:
             trained = recipes.train(recipe, self.columns_, arrays, targets, **options)
         except TrainingDiverged as error:
@@ -117,9 +148,10 @@ class TableEstimator(BaseEstimator):
 
     # ---- data -------------------------------------------------------------------------------------------------------
 
-    def _fit_columns(self, X: Any, y: Any) -> tuple[Any, np.ndarray]:
-        """Learn the columns of X. Return X as a frame, and y as one column."""
+    def _fit_columns(self, X: Any, y: Any) -> tuple[Any, np.ndarray, Budget | None]:
+        """Learn the columns of X. Return X as a frame, y as one column, and the budget, which begins now."""
         self._validate_params()
+        budget = None if self.time is None else Budget(self.time)
         self.__dict__.pop("model_", None)  # if this fit fails, there is none
         X = frames.open_frame(X, "X")
         recipe, frame = self._recipe(), self._to_frame(X, y, reset=True)
@@ -128,7 +160,7 @@ class TableEstimator(BaseEstimator):
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
         self.columns_ = recipe.make_columns(frame, len(y), self._category_names(frame))
-        return frame, y
+        return frame, y, budget
 
     def _to_frame(self, X: Any, y: Any, reset: bool) -> Any:
         """X as a frame. ValueError for other columns than in `fit`, and for a y that is None."""
@@ -166,6 +198,7 @@ class TableEstimator(BaseEstimator):
         check_is_fitted(self)
         return self.columns_.arrays(self._to_frame(X, "no_validation", reset=False), "X")
 
+    @limit_threads
     def _predict_inputs(self, inputs: Any) -> np.ndarray:
         """Return the mean outputs of the nets, float64 (n, outputs), in the unit of the targets."""
         outputs = self._nets.predict(inputs)
@@ -194,6 +227,7 @@ class TableEstimator(BaseEstimator):
 
     # ---- explanations -----------------------------------------------------------------------------------------------
 
+    @limit_threads
     def explain(self, X: Any, rows: int | None = None, seed: int | None = None) -> Explanation:
         """Return how much each column contributes to each output for the rows X, as Shapley values.
 
@@ -229,6 +263,7 @@ class TableEstimator(BaseEstimator):
         target = getattr(self, "_target_name", None)
         return explain_game(game, seed, names, frames.select(frame, names, "X"), classes, target)
 
+    @limit_threads
     def importances(self, X: Any, y: Any, repeats: int = 5) -> dict[Any, evaluation.Difference]:
         """Return how much each column matters for the rows X: {column: (mean, error)}, the largest first.
 
@@ -339,7 +374,7 @@ class TableClassifier(ClassifierMixin, TableEstimator):
 
         `sample_weight` (n,), not negative, is the weight of each row in the loss, and in choosing the best epoch.
         """
-        frame, y = self._fit_columns(X, y)
+        frame, y, budget = self._fit_columns(X, y)
         check_classification_targets(y)
         self.classes_, targets = np.unique(y, return_inverse=True)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
@@ -347,7 +382,7 @@ class TableClassifier(ClassifierMixin, TableEstimator):
             class_weights = compute_sample_weight(self.class_weight, y)
             weights = class_weights if weights is None else weights * class_weights
         outputs = len(self.classes_)
-        nets = self._train_nets(frame, targets, weights, outputs, SoftmaxLoss())
+        nets = self._train_nets(frame, targets, weights, outputs, SoftmaxLoss(), budget)
         self._join_nets(recipes.average_classifiers(nets, outputs))
         return self
 
@@ -397,14 +432,14 @@ class TableRegressor(RegressorMixin, TableEstimator):
 
         `sample_weight` (n,), not negative, is the weight of each row in the loss, and in choosing the best epoch.
         """
-        frame, y = self._fit_columns(X, y)
+        frame, y, budget = self._fit_columns(X, y)
         y = y.astype(np.float64)
         assert_all_finite(y, input_name="y")
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
         center, scale = mean_and_deviation(y[:, np.newaxis])
         self._center, self._scale = float(center[0]), float(scale[0])
         targets = ((y - self._center) / self._scale)[:, np.newaxis]
-        nets = self._train_nets(frame, targets, weights, 1, MSELoss())
+        nets = self._train_nets(frame, targets, weights, 1, MSELoss(), budget)
         self._join_nets(recipes.average_regressors(nets, self._center, self._scale))
         return self
 

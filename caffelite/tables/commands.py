@@ -22,6 +22,7 @@ from caffelite.data.generator import unpack_single
 from caffelite.files.atomic import replace_file
 from caffelite.model.load import load
 from caffelite.tables import report, schema
+from caffelite.tables.budget import Budget
 from caffelite.tables.evaluation import TableEvaluation
 from caffelite.tables.reading import CSVTable, read
 from caffelite.tables.recipe import Recipe
@@ -65,12 +66,14 @@ def train(
     delimiter: str | None = None,
     explains: bool = False,
     coverage: float | None = None,
+    max_seconds: float | None = None,
     verbose: int | str = "auto",
 ) -> TrainingResult:
     """Train nets and simpler models to predict a column of a table from the others. Print how good they are.
 
     If `explains`, the model keeps rows of the training, and the result has an explanation of rows that were held out.
     With a coverage, the model has intervals or sets.
+    If the nets take more than `max_seconds` of one thread, there are fewer nets and epochs.
 
     Raise ValueError with the reason if a table can't be learned from.
     """
@@ -85,13 +88,15 @@ def train(
     description = report.describe_target(target, parts, other, rows - len(data.lines))
     echo(f"{report.columns_table(summaries)}\n\n{description}\n", flush=True)
 
-    started = time.perf_counter()
-    nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains, coverage)
+    started, budget = time.perf_counter(), None if max_seconds is None else Budget(max_seconds, warns=False)
+    nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains, coverage, budget)
     seconds = time.perf_counter() - started
     best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
     epochs = max(history.epochs for history in nets.histories)
     parameters = sum(p.data.size for p in nets.model.parameters())
     echo(f"{plural(len(best), 'net')}, {parameters:,} parameters, {plural(epochs, 'epoch')} in {seconds:.2f} seconds")
+    if budget is not None:
+        echo(f"--time {budget.seconds:g}: {budget.summary}")
     echo(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n", flush=True)
     linear = train_linear(frame, target, parts.training, seed)
     tree_outputs = predict_trees(nets.model.columns, frame, target, parts, seed)

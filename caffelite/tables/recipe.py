@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,10 @@ from caffelite.core.function import Function
 from caffelite.data.generator import unpack_single
 from caffelite.functions import Linear, Parallel, SiLU, Softmax
 from caffelite.model.many.fit import fit_many
+from caffelite.model.many.shared_programs import Parts
 from caffelite.model.model import Model
 from caffelite.optimizers import AdamW, Optimizer, TrainingDiverged, schedules
+from caffelite.tables.budget import Budget, NetRows
 from caffelite.tables.splines import Splines
 from caffelite.training.history import History
 
@@ -33,6 +36,7 @@ PATIENCE = 1 / 3  # of the epochs: a training ends after so many without a bette
 LATE = 0.4  # of the epochs: nets whose best epochs come later, on average, could learn more
 CLEAR = 2.0  # standard errors: finer nets win clearly
 LARGE_TABLE = 10_000  # rows, above which four nets do as well as eight
+PROBE_STEPS = 20_000  # of the learning rate of a net that is thrown away: more than it takes
 MAX_SEED = 2**31 - 1
 BACKGROUND = 100  # rows of the training that an explanation compares with
 
@@ -97,6 +101,11 @@ class Recipe(NamedTuple):
         ]
         return AdamW(groups, lr=rate(1.0), betas=(0.9, 0.99), weight_decay=self.weight_decay)
 
+    def make_probe(self, columns: Splines, outputs: int, loss: Function) -> Parts:
+        """Return a net, its optimizer and its loss, only to measure how long their steps take."""
+        net = self.make_net(columns, outputs, seed=0)
+        return Parts(net, self.make_optimizer(net, PROBE_STEPS), loss)
+
     def training_length(self, rows: int, net_rows: int) -> tuple[int, int, int]:
         """Return the rows of a batch, the steps of an epoch and the number of epochs."""
         batch_size = self.batch_size or int(np.clip(2 ** round(np.log2(max(rows / 60, 1))), 64, 1024))
@@ -125,6 +134,7 @@ def train(
     weights: np.ndarray | None = None,
     metrics: Sequence[Any] = (),
     verbose: int | str = 0,
+    budget: Budget | None = None,
 ) -> list[TrainedNet]:
     """Train each net on all folds but one, and keep its best epoch on that fold.
 
@@ -132,7 +142,7 @@ def train(
     which stay: the first nets, the finer ones, or both. At last come the nets that are missing. They are finer only if
     the finer ones won alone. Finer nets that diverge lose.
 
-    `arrays` are `columns.arrays(frame)`. Rows of weight 0 are left out.
+    `arrays` are `columns.arrays(frame)`. Rows of weight 0 are left out. A budget may reduce the nets and their epochs.
 
     Raise what `fit_many` raises. KeyboardInterrupt has a list `trained` of the nets that have completed an epoch. Each
     is as in its best one.
@@ -144,12 +154,14 @@ def train(
     seeds = random.randint(MAX_SEED, size=count + 1).tolist()
     options = {"loss": loss, "sample_weight": weights, "metrics": metrics, "verbose": verbose, "seed": seeds.pop()}
     training = TableTraining(arrays, targets, outputs, used, held_out_rows, seeds, options)
-    trained: list[TrainedNet] = []
+    finer_columns = columns.refine(arrays[0], recipe.refine().number_of_bins(len(used)))
+    if budget is not None:
+        recipe = training.plan(recipe, finer_columns, budget)
+        count = recipe.number_of_nets(len(used))
+    finer, trained = recipe.refine(), []
     try:
         if half := count // 2:
             trained = training.train(recipe, columns, range(half))
-            finer = recipe.refine()
-            finer_columns = columns.refine(arrays[0], finer.number_of_bins(len(used)))
             with suppress(TrainingDiverged):
                 finer_nets = training.train(finer, finer_columns, range(half))
                 choice = training.choose(trained, finer_nets, LATE * training.find_length(recipe)[2])
@@ -179,6 +191,17 @@ class TableTraining(NamedTuple):
         """Return the rows of a batch, the steps of an epoch and the number of epochs."""
         rows = len(self.used)
         return recipe.training_length(rows, rows - min(map(len, self.held_out_rows)))
+
+    def plan(self, recipe: Recipe, finer_columns: Splines, budget: Budget) -> Recipe:
+        """Return the recipe with fewer nets and epochs, if the budget is not enough for all."""
+        batch_size, _, epochs = self.find_length(recipe)
+        weights, metrics, loss = (self.options[name] for name in ("sample_weight", "metrics", "loss"))
+        held_out = self.held_out_rows[0]
+        rows = NetRows(self.arrays, self.targets, weights, np.setdiff1d(self.used, held_out), held_out)
+        make_probe = partial(recipe.refine().make_probe, finer_columns, self.outputs, loss)
+        count = len(self.held_out_rows)
+        plan = budget.choose_plan(count, epochs, make_probe, rows, batch_size=batch_size, metrics=metrics)
+        return recipe._replace(nets=plan.nets, epochs=plan.epochs)
 
     def train(self, recipe: Recipe, columns: Splines, places: range) -> list[TrainedNet]:
         """Train the nets at these places. KeyboardInterrupt has a list `trained`."""

@@ -18,6 +18,7 @@ from caffelite.model.model import Model
 from caffelite.optimizers import AdamW
 from caffelite.tables import conformal
 from caffelite.tables import recipe as recipes
+from caffelite.tables.budget import Budget
 from caffelite.tables.columns import Columns, mean_and_deviation
 from caffelite.tables.recipe import Recipe
 from caffelite.tables.schema import Frame, Target
@@ -101,11 +102,13 @@ def train_nets(
     verbose: Any,
     keeps_background: bool = False,
     coverage: float | None = None,
+    budget: Budget | None = None,
 ) -> TrainedNets:
     """Train nets on these rows, (n,) bool, by the recipe. Their model may keep a few of the rows for explanations.
 
     With a coverage, it also has intervals or sets that hold the truth in this share of new rows. Raise ValueError
-    before the training if there are too few rows for them.
+    before the training if there are too few rows for them. If there is a budget, it decides about the number of nets and
+    epochs.
 
     After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
     """
@@ -117,7 +120,7 @@ def train_nets(
     _check_text(columns, recipe.number_of_nets(count))
     targets, outputs, loss, center, scale = _make_targets(target, rows)
     metrics = ["r2"] if target.classes is None else ["accuracy"]
-    options: dict[str, Any] = {"outputs": outputs, "loss": loss, "metrics": metrics, "verbose": verbose}
+    options: dict[str, Any] = {"outputs": outputs, "loss": loss, "metrics": metrics, "verbose": verbose, "budget": budget}
     random = np.random.RandomState(seed)
     arrays = columns.arrays(training_frame)
     try:
@@ -126,7 +129,8 @@ def train_nets(
         trained = getattr(interrupt, "trained", [])
         if not trained:
             raise
-        echo(f"caffelite: stopped, with {len(trained)} of {recipe.number_of_nets(count)} nets", sys.stderr)
+        planned = recipe.number_of_nets(count) if budget is None or budget.plan is None else budget.plan.nets
+        echo(f"caffelite: stopped, with {len(trained)} of {planned} nets", sys.stderr)
     nets = [t.net for t in trained]
     if target.classes is None:
         functions = recipes.average_regressors(nets, center, scale)

@@ -1,6 +1,8 @@
 """TableClassifier and TableRegressor: tables as they are, without tuning."""
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,7 +14,9 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.utils import estimator_checks
 
 import caffelite as cl
+from caffelite import _kernels as kernels
 from caffelite.sklearn import NetClassifier, NetRegressor, TableClassifier, TableRegressor
+from caffelite.tables import recipe as recipes
 from caffelite.tables.recipe import Recipe, assign_folds
 from tests.conftest import bits
 
@@ -111,6 +115,67 @@ def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(kind):
     assert len(with_more.histories_) == 3
     other = fit_estimator(kind, random_state=1)
     assert bits(other.model_) != bits(alone.model_)
+
+
+def threads_in(monkeypatch, estimator, call):
+    """Return how many threads may compute while this method of the estimator runs, on a machine with 8."""
+    seen = []
+    for owner, name in ((recipes, "fit_many"), (cl.Model, "predict")):
+
+        def record_threads(*args, function=getattr(owner, name), **options):
+            seen.append(kernels.available_threads())
+            return function(*args, **options)
+
+        monkeypatch.setattr(owner, name, record_threads)
+    cl.set_num_threads(8)
+    call(estimator)
+    assert kernels.available_threads() == cl.get_num_threads() == 8
+    return set(seen)
+
+
+METHODS = [
+    lambda estimator: estimator.fit(FRAME, TARGETS[TableRegressor]),
+    lambda estimator: estimator.predict(FRAME),
+    lambda estimator: estimator.explain(FRAME[:2], rows=3),
+    lambda estimator: estimator.importances(FRAME[:20], NUMBER[:20], repeats=1),
+]
+
+
+@pytest.mark.usefixtures("restored_threads")
+@pytest.mark.parametrize(("n_jobs", "threads"), [(None, 8), (1, 1), (3, 3), (-1, 8), (-2, 7), (-20, 1), (2**70, 8)])
+def test_n_jobs_limits_the_threads_of_all_methods(n_jobs, threads, monkeypatch):
+    estimator = fit_estimator(TableRegressor, n_estimators=1, n_jobs=n_jobs)
+    for call in METHODS:
+        with monkeypatch.context() as patch:
+            assert threads_in(patch, estimator, call) == {threads}
+
+
+@pytest.mark.usefixtures("restored_threads")
+def test_n_jobs_limits_no_other_thread_and_ends_with_an_error():
+    cl.set_num_threads(8)
+    seen = []
+
+    class Loss(cl.MSELoss):
+        def backward(self, *args):
+            with ThreadPoolExecutor(1) as pool:
+                seen.append((kernels.available_threads(), pool.submit(kernels.available_threads).result()))
+            raise ZeroDivisionError
+
+    estimator = TableRegressor(n_estimators=1, n_jobs=1)
+    with pytest.raises(ZeroDivisionError), mock.patch("caffelite.sklearn.table_estimators.MSELoss", Loss):
+        estimator.fit(FRAME, NUMBER)
+    (here, elsewhere), *_ = seen
+    assert here == 1
+    assert elsewhere > 1
+    assert kernels.available_threads() == 8
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_n_jobs_does_not_change_a_bit(n_jobs):
+    for kind in KINDS:
+        estimator = fit_estimator(kind, n_jobs=n_jobs)
+        assert bits(estimator.model_) == bits(fit_estimator(kind).model_)
+        np.testing.assert_array_equal(outputs(estimator), outputs(estimator.set_params(n_jobs=None)))
 
 
 def test_a_pickle_and_a_clone(estimator):
@@ -237,6 +302,8 @@ def test_numbers_that_are_categories_are_given_by_name_by_place_or_by_a_mask(giv
         ({"learning_rate": 0}, "learning_rate"),
         ({"max_bins": 0}, "max_bins"),
         ({"min_frequency": 0}, "min_frequency"),
+        *[({"time": x}, "'time' parameter") for x in ("a", 0, -1, np.nan, np.inf, True)],
+        *[({"n_jobs": x}, "'n_jobs' parameter") for x in ("a", 0, 1.5, True)],
     ],
 )
 def test_parameters_that_cannot_be_used_are_named(options, says):

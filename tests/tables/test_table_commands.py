@@ -277,6 +277,13 @@ def test_numbers_named_as_categories_are_categories_in_predictions_too(tmp_path)
             ["train", "data.csv", "--target", "y", "--lr=0"],
             "train: error: argument --lr: expected a number above 0 and below 1e+06, got '0'",
         ),
+        *[
+            (
+                ["train", "data.csv", "--target", "y", f"--time={x}"],
+                f"train: error: argument --time: expected a number above 0 and below 1e+09, got {x!r}",
+            )
+            for x in ("0", "-1", "nan", "inf", "x")
+        ],
         (
             ["train", "data.csv", "--target", "y", "--delimiter=::"],
             "train: error: argument --delimiter: expected one character, or tab, got '::'",

@@ -9,7 +9,7 @@ import contextvars
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -63,8 +63,8 @@ def run_jobs(signatures: Sequence[Signature], work: Callable[[int, SharedModel |
     Models with the same key get their thread's SharedModel. A model that is like no other, or whose steps call Python,
     gets None and computes itself.
     """
-    jobs = deque(enumerate(signatures))
-    threads = min(kernels.available_threads(), len(signatures))
+    jobs, available = deque(enumerate(signatures)), kernels.available_threads()
+    threads = min(available, len(signatures))
     counts = Counter(signature.key for signature in signatures)
 
     def take_jobs() -> Iterator[tuple[int, Signature]]:
@@ -74,7 +74,7 @@ def run_jobs(signatures: Sequence[Signature], work: Callable[[int, SharedModel |
 
     def run_worker() -> None:
         shared_models: dict[tuple[Any, ...] | None, SharedModel | None] = {None: None}
-        with kernels.single_thread() if threads > 1 else nullcontext():
+        with kernels.thread_limit(1 if threads > 1 else available):  # a new thread has no limit of the caller's
             for i, signature in take_jobs():
                 stop.check()
                 if signature.key not in shared_models:  # a SharedModel for a single model gains nothing
