@@ -318,7 +318,8 @@ class TableClassifier(ClassifierMixin, TableEstimator):
     of each column. A small multilayer perceptron follows. Each net trains on 7/8 of the rows, and keeps its parameters
     from the epoch that was best on the other rows. Every class has its share of these. Finer nets, with more bins and
     less weight decay, compete with half of the nets on the same rows. The rows that they hold out decide whether the
-    others stay, the finer ones, or both. No result depends on the number of threads.
+    others stay, the finer ones, or both. No result depends on the number of threads. With `time`, it depends on the speed
+    of the machine.
 
     Parameters
     ----------
@@ -338,6 +339,17 @@ class TableClassifier(ClassifierMixin, TableEstimator):
         The columns of numbers that are categories. Words and categories always are.
     min_frequency : int
         Categories of fewer rows count as unknown ones.
+    time : float, optional
+        How many seconds of one thread `fit` may take. If the training would take longer, there are fewer nets and
+        epochs. `fit` trains a net for a moment to find out how many, and then the learning rates fall to 0 in the
+        epochs that are left. `histories_` shows the nets and their epochs. They depend on the speed of the machine. If
+        there is time enough, the result is the same as without `time`. The smallest training is one net with a
+        sixteenth of the epochs. If it takes longer, `fit` warns. Seconds are processor time, so two threads are done in
+        about half of them, and a busy machine takes longer.
+    n_jobs : int, optional
+        How many threads `fit`, `predict` and the other methods use at most. -1 means all that `cl.get_num_threads()`
+        allows, -2 all but one. There are never more than it allows, for example in a worker of joblib. None is the same
+        as -1.
     random_state : int, RandomState or None
     class_weight : {class: weight}, "balanced" or None
         The weight of each class. It multiplies `sample_weight`.

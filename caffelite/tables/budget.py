@@ -43,7 +43,7 @@ class Cost(NamedTuple):
         return self.start + count_trainings(nets) * (self.net + epochs * self.epoch)
 
 
-class Plan(NamedTuple):
+class TrainingPlan(NamedTuple):
     """The number of nets and of epochs, and an estimate of the seconds that their training takes."""
 
     nets: int
@@ -61,7 +61,7 @@ class NetRows(NamedTuple):
     held_out: np.ndarray
 
     def sample(self, batch_size: int) -> NetRows:
-        """Return fewer rows of a large table: some batches, the last of which is as short as the table's."""
+        """Return fewer rows of a large table: a few whole batches, and a last one as short as the table's."""
         n = len(self.training)
         share = min(PROBE_BATCHES * batch_size + n % batch_size, n) / n
         training, held_out = [
@@ -83,19 +83,21 @@ class Budget:
     longer all the same warns of this.
     """
 
-    plan: Plan | None = None
+    plan: TrainingPlan | None = None
     summary = ""
 
     def __init__(self, seconds: float, warns: bool = True) -> None:
         self.seconds, self.warns, self._start = seconds, warns, clock()
 
-    def choose_plan(self, nets: int, epochs: int, make_parts: Callable[[], Parts], data: NetRows, **options: Any) -> Plan:
+    def choose_plan(
+        self, nets: int, epochs: int, make_probe: Callable[[], Parts], data: NetRows, **options: Any
+    ) -> TrainingPlan:
         """Return the largest training of at most so many nets and epochs that takes no longer.
 
-        `make_parts` returns a new net, its optimizer and its loss. The options are options of `fit`.
+        `make_probe` returns a net, its optimizer and its loss. The options are options of `fit`.
         """
         with kernels.thread_limit(1):
-            cost = measure_cost(make_parts, data, self.seconds, nets, epochs, **options)
+            cost = measure_cost(make_probe, data, self.seconds, nets, epochs, **options)
         spent = clock() - self._start
         plan = self.plan = choose_plan((1 - RESERVE) * self.seconds - spent, cost, nets, epochs)
         total = f"{spent + plan.seconds:.2g} seconds of one thread"
@@ -111,7 +113,7 @@ class Budget:
 
 
 def measure_cost(
-    make_parts: Callable[[], Parts], data: NetRows, seconds: float, nets: int, epochs: int, **options: Any
+    make_probe: Callable[[], Parts], data: NetRows, seconds: float, nets: int, epochs: int, **options: Any
 ) -> Cost:
     """Train a net, and return what a training costs.
 
@@ -119,7 +121,7 @@ def measure_cost(
     least PRECISION of so many seconds, or of the seconds of the whole training if these are fewer.
     """
     began = clock()
-    net, optimizer, loss = make_parts()
+    net, optimizer, loss = make_probe()
     net_seconds = clock() - began
     sample = data.sample(options["batch_size"])
     x, y, weights = sample.take(sample.training)
@@ -141,7 +143,7 @@ def measure_cost(
             return cost
 
 
-def choose_plan(seconds: float, cost: Cost, nets: int, epochs: int) -> Plan:
+def choose_plan(seconds: float, cost: Cost, nets: int, epochs: int) -> TrainingPlan:
     """Return the largest training of at most so many nets and epochs that takes at most so many seconds.
 
     Nets and epochs become fewer by about the same factor, which costs less of the score than fewer of one of them. The
@@ -155,4 +157,4 @@ def choose_plan(seconds: float, cost: Cost, nets: int, epochs: int) -> Plan:
             if fitting >= fewest:
                 break
         nets, epochs = count, min(max(int(fitting), fewest), epochs)
-    return Plan(nets, epochs, cost.seconds(nets, epochs))
+    return TrainingPlan(nets, epochs, cost.seconds(nets, epochs))

@@ -120,8 +120,8 @@ def train_nets(
     _check_text(columns, recipe.number_of_nets(count))
     targets, outputs, loss, center, scale = _make_targets(target, rows)
     metrics = ["r2"] if target.classes is None else ["accuracy"]
-    options: dict[str, Any] = {"outputs": outputs, "loss": loss, "metrics": metrics, "verbose": verbose, "budget": budget}
-    random = np.random.RandomState(seed)
+    options: dict[str, Any] = {"outputs": outputs, "loss": loss, "metrics": metrics, "verbose": verbose}
+    options |= {"random": np.random.RandomState(seed), "budget": budget}
     arrays = columns.arrays(training_frame)
     try:
         trained = recipes.train(recipe, columns, arrays, targets, random=random, **options)

@@ -2,6 +2,7 @@
 
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial, partialmethod
 from unittest import mock
 
 import numpy as np
@@ -120,13 +121,13 @@ def test_the_same_seed_gives_the_same_bits_on_any_number_of_threads(kind):
 def threads_in(monkeypatch, estimator, call):
     """Return how many threads may compute while this method of the estimator runs, on a machine with 8."""
     seen = []
-    for owner, name in ((recipes, "fit_many"), (cl.Model, "predict")):
 
-        def record_threads(*args, function=getattr(owner, name), **options):
-            seen.append(kernels.available_threads())
-            return function(*args, **options)
+    def record_threads(function, *args, **options):
+        seen.append(kernels.available_threads())
+        return function(*args, **options)
 
-        monkeypatch.setattr(owner, name, record_threads)
+    monkeypatch.setattr(recipes, "fit_many", partial(record_threads, recipes.fit_many))
+    monkeypatch.setattr(cl.Model, "predict", partialmethod(partial(record_threads, cl.Model.predict)))
     cl.set_num_threads(8)
     call(estimator)
     assert kernels.available_threads() == cl.get_num_threads() == 8

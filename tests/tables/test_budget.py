@@ -23,7 +23,7 @@ BATCH_SIZE, STEPS_PER_EPOCH, EPOCHS = Recipe().training_length(600, 525)
 
 @pytest.fixture
 def slow_machine(monkeypatch):
-    """A machine whose clock stands still, and on which a training has the COST."""
+    """Stop the clock, and let a training have the COST."""
     monkeypatch.setattr(budgets, "measure_cost", lambda *args, **options: COST)
     monkeypatch.setattr(budgets, "clock", lambda: 0.0)
 
@@ -62,7 +62,8 @@ def epochs(estimator):
 @pytest.mark.usefixtures("slow_machine")
 @pytest.mark.parametrize("seconds", [0.2, 0.05, 5])
 def test_an_estimator_trains_what_fits_into_its_time(seconds):
-    estimator, plan = TableRegressor(time=seconds, random_state=0).fit(X, Y), choose_plan(0.95 * seconds, COST, 8, EPOCHS)
+    estimator = TableRegressor(time=seconds, random_state=0).fit(X, Y)
+    plan = choose_plan(0.95 * seconds, COST, 8, EPOCHS)
     assert epochs(estimator) == [plan.epochs] * plan.nets
     assert (plan.nets, plan.epochs) == (8, EPOCHS) or seconds < 5
     assert len(estimator.model_[0].functions) == plan.nets
