@@ -263,7 +263,6 @@ class TableEstimator(BaseEstimator):
         target = getattr(self, "_target_name", None)
         return explain_game(game, seed, names, frames.select(frame, names, "X"), classes, target)
 
-    @limit_threads
     def importances(self, X: Any, y: Any, repeats: int = 5) -> dict[Any, evaluation.Difference]:
         """Return how much each column matters for the rows X: {column: (mean, error)}, the largest first.
 

@@ -43,6 +43,11 @@ class Cost(NamedTuple):
         return self.start + count_trainings(nets) * (self.net + epochs * self.epoch)
 
 
+def count_trainings(nets: int) -> int:
+    """Return how many nets are trained for so many: half of them have to compete with finer ones."""
+    return nets + nets // 2
+
+
 class TrainingPlan(NamedTuple):
     """The number of nets and of epochs, and an estimate of the seconds that their training takes."""
 

@@ -124,7 +124,7 @@ def train_nets(
     options |= {"random": np.random.RandomState(seed), "budget": budget}
     arrays = columns.arrays(training_frame)
     try:
-        trained = recipes.train(recipe, columns, arrays, targets, random=random, **options)
+        trained = recipes.train(recipe, columns, arrays, targets, **options)
     except KeyboardInterrupt as interrupt:
         trained = getattr(interrupt, "trained", [])
         if not trained:

@@ -9,6 +9,7 @@ import pytest
 from caffelite._support.warnings import TrainingWarning
 from caffelite.sklearn import TableClassifier, TableRegressor
 from caffelite.tables import budget as budgets
+from caffelite.tables import recipe
 from caffelite.tables.budget import Budget, Cost, NetRows, choose_plan
 from caffelite.tables.recipe import Recipe
 from tests.conftest import bits
@@ -23,14 +24,15 @@ BATCH_SIZE, STEPS_PER_EPOCH, EPOCHS = Recipe().training_length(600, 525)
 
 @pytest.fixture
 def slow_machine(monkeypatch):
-    """Stop the clock, and let a training have the COST."""
+    """Stop the clock, and let a training have the COST and all of its epochs."""
+    monkeypatch.setattr(recipe, "PATIENCE", 1.0)
     monkeypatch.setattr(budgets, "measure_cost", lambda *args, **options: COST)
     monkeypatch.setattr(budgets, "clock", lambda: 0.0)
 
 
 @pytest.mark.parametrize(
     ("seconds", "nets", "epochs"),
-    [(9.0, 8, 40), (0.347, 8, 40), (0.345, 8, 39), (0.2, 6, 29), (0.1, 4, 20), (0.05, 3, 11), (0.025, 2, 5)],
+    [(9.0, 8, 40), (0.515, 8, 40), (0.51, 8, 39), (0.2, 5, 25), (0.1, 3, 20), (0.05, 2, 11), (0.025, 1, 13)],
 )
 def test_nets_and_epochs_become_fewer_by_about_the_same_factor(seconds, nets, epochs):
     plan = choose_plan(seconds, COST, 8, 40)
@@ -140,22 +142,22 @@ def test_the_seconds_before_the_training_count(monkeypatch):
     monkeypatch.setattr(budgets, "clock", lambda: now[0])
     monkeypatch.setattr(budgets, "measure_cost", lambda *args, **options: COST)
     plans = []
-    for spent in (0.0, 0.2, 0.4):
+    for spent in (0.0, 0.4, 0.6):
         now[0] = 7.0
-        budget = Budget(0.45, warns=False)
+        budget = Budget(0.65, warns=False)
         now[0] += spent
         plans.append(budget.choose_plan(8, 40, None, None)[:2])
     assert plans[0] == (8, 40)
-    assert plans[1:] == [choose_plan(0.95 * 0.45 - spent, COST, 8, 40)[:2] for spent in (0.2, 0.4)]
-    assert budget.summary == "2 of 8 nets and 6 of 40 epochs, which take about 0.43 seconds of one thread"
+    assert plans[1:] == [choose_plan(0.95 * 0.65 - spent, COST, 8, 40)[:2] for spent in (0.4, 0.6)]
+    assert budget.summary == "1 of 8 nets and 5 of 40 epochs, which take about 0.62 seconds of one thread"
 
 
 @pytest.mark.usefixtures("slow_machine")
 @pytest.mark.parametrize(
     ("seconds", "says"),
     [
-        (9, "enough for all nets and epochs, which take about 0.35 seconds of one thread"),
-        (0.1, "4 of 8 nets and 19 of 40 epochs, which take about 0.094 seconds of one thread"),
+        (9, "enough for all nets and epochs, which take about 0.51 seconds of one thread"),
+        (0.1, "3 of 8 nets and 19 of 40 epochs, which take about 0.094 seconds of one thread"),
         (0.01, "even 1 net of 3 epochs takes about 0.015 seconds of one thread"),
     ],
 )
@@ -168,9 +170,9 @@ def test_the_summary_says_what_was_chosen(seconds, says):
 @pytest.mark.usefixtures("slow_machine")
 def test_train_says_what_fits_into_the_time(tmp_path):
     data, model = write_rows(tmp_path / "shop.csv", shop()), tmp_path / "model.safetensors"
-    said = run("train", data, "--target", "price", "--nets", 4, "--time", 0.1, "--output", model)
+    said = run("train", data, "--target", "price", "--nets", 4, "--time", 0.25, "--output", model)
     assert (said.status, said.err) == (0, "")
-    says = r"--time 0\.1: 2 of 4 nets and (\d+) of \d+ epochs, which take about 0\.\d+ seconds of one thread"
+    says = r"--time 0\.25: 2 of 4 nets and (\d+) of \d+ epochs, which take about 0\.\d+ seconds of one thread"
     found = re.search(rf"^2 nets, [\d,]+ parameters, (\d+) epochs in .*\n{says}$", said.out, re.MULTILINE)
     assert found is not None, said.out
     assert found[1] == found[2]

@@ -114,7 +114,7 @@ def test_nets_that_learn_noise_end_early_and_stay():
 
 
 def test_a_single_net_has_no_competition(monkeypatch):
-    monkeypatch.setattr(Recipe, "refine", lambda recipe: pytest.fail("finer nets were trained"))
+    monkeypatch.setattr(TableTraining, "choose", lambda *arguments: pytest.fail("finer nets were trained"))
     assert len(train(*teeth(300), count=1)) == 1
 
 
