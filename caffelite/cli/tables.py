@@ -176,11 +176,8 @@ def explain(arguments: argparse.Namespace) -> int:
             raise ValueError("--row and --column are two pictures: choose one")
         outputs = [path for path in (arguments.output, picture) if path is not None]
         tables.check_distinct_paths([arguments.model, arguments.data], outputs)
-        explanation, lines, remarks = tables.explain(arguments.model, arguments.data, arguments.delimiter)
-        if row is not None and row >= len(explanation):
-            raise ValueError(f"there is no row {row}: {arguments.data} has the rows 0 … {len(explanation) - 1}")
-        if column is not None and column not in explanation.columns:
-            raise ValueError(f"there is no column {column!r}: the model has {', '.join(explanation.columns)}")
+        options = (arguments.delimiter, row, column)
+        explanation, lines, remarks = tables.explain(arguments.model, arguments.data, *options)
     for remark in remarks:
         echo(f"caffelite explain: {remark}", sys.stderr)
     status = _write_lines(lines, arguments.output, "explanations")

@@ -138,18 +138,26 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
     return [names, *np.column_stack([x.astype(str) for x in columns]).tolist()], remarks
 
 
-def explain(path: str, table: str, delimiter: str | None = None) -> tuple[Explanation, list[list[str]], list[str]]:
+def explain(
+    path: str, table: str, delimiter: str | None = None, row: int | None = None, column: str | None = None
+) -> tuple[Explanation, list[list[str]], list[str]]:
     """Explain the outputs of a model in a file for the rows of a table. Returns also lines of cells, and remarks.
 
     The first line has names. Each other line has the predicted class, if there are classes, the contributions of the
     columns to its probability or to the value, the base, and the output.
 
-    Raise ValueError for a file without rows of the training, and what `predict` raises.
+    `row` and `column` are those that will be drawn. Raise ValueError if there is no such row or column, for a file
+    without rows of the training, and what `predict` raises.
     """
     model = _load_table_model(path)
     if model.background is None:
         raise ValueError(f"{path} has no rows of the training to compare with: train it again with --explain")
     frame, remarks = _read_frame(model, table, delimiter)
+    rows, known = len(model.columns.arrays(frame)[0]), [column.name for column in model.columns.columns]
+    if row is not None and row >= rows:
+        raise ValueError(f"there is no row {row}: {table} has the rows 0 … {rows - 1}")
+    if column is not None and column not in known:
+        raise ValueError(f"there is no column {column!r}: the model has {', '.join(known)}")
     explanation = _explain_in_blocks(model, frame)
     columns = explanation.frame()
     names = [] if model.classes is None else [model.target]

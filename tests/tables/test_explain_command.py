@@ -156,6 +156,7 @@ def test_values_go_into_a_file(models, tmp_path):
 )
 def test_options_that_can_not_be_raise_before_anything_is_written(models, tmp_path, monkeypatch, options, text):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(commands, "explain_rows", None)  # nor explained, which may take minutes
     said = run("explain", models / "classes.safetensors", models / "shop.csv", *options)
     assert said.status == 2
     assert said.out == ""
