@@ -15,8 +15,8 @@ only if the parent's kernels had not yet run on several threads.
 OpenMP ends the process if it cannot start a thread. So the number has an upper bound.
 
 Python threads that train or predict at the same time, such as joblib's, share the number: two of them use half of it
-each. A thread with a lower limit of OpenMP, for example by `threadpoolctl.threadpool_limits`, keeps to that limit. So does a thread inside `thread_limit` of
-launch.pyx, which is for the `n_jobs` of an estimator.
+each. A thread with a lower limit of OpenMP, for example by `threadpoolctl.threadpool_limits`, keeps to that limit. So
+does a thread inside `thread_limit` of launch.pyx, which is for the `n_jobs` of an estimator.
 """
 
 from __future__ import annotations

@@ -347,7 +347,7 @@ class TableClassifier(ClassifierMixin, TableEstimator):
         about half of them, and a busy machine takes longer.
     n_jobs : int, optional
         How many threads `fit`, `predict` and the other methods use at most. -1 means all that `cl.get_num_threads()`
-        allows, -2 all but one. There are never more than it allows, for example in a worker of joblib. None is the same
+        allows, -2 one fewer. There are never more than it allows, for example in a worker of joblib. None is the same
         as -1.
     random_state : int, RandomState or None
     class_weight : {class: weight}, "balanced" or None
