@@ -135,6 +135,7 @@ def train(
     metrics: Sequence[Any] = (),
     verbose: int | str = 0,
     budget: Budget | None = None,
+    validation_rows: np.ndarray | None = None,
 ) -> list[TrainedNet]:
     """Train each net on all folds but one, and keep its best epoch on that fold.
 
@@ -143,14 +144,18 @@ def train(
     the finer ones won alone. Finer nets that diverge lose.
 
     `arrays` are `columns.arrays(frame)`. Rows of weight 0 are left out. A budget may reduce the nets and their epochs.
+    If there are validation rows, every net holds out these, and no others.
 
     Raise what `fit_many` raises. KeyboardInterrupt has a list `trained` of the nets that have completed an epoch. Each
     is as in its best one.
     """
     used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
     count = recipe.number_of_nets(len(used))
-    folds = assign_folds(targets[used], random)
-    held_out_rows = [used[folds == i % (folds.max() + 1)] for i in range(count)]
+    if validation_rows is None:
+        folds = assign_folds(targets[used], random)
+        held_out_rows = [used[folds == i % (folds.max() + 1)] for i in range(count)]
+    else:
+        held_out_rows = [validation_rows] * count
     seeds = random.randint(MAX_SEED, size=count + 1).tolist()
     options = {"loss": loss, "sample_weight": weights, "metrics": metrics, "verbose": verbose, "seed": seeds.pop()}
     training = TableTraining(arrays, targets, outputs, used, held_out_rows, seeds, options)

@@ -156,6 +156,7 @@ def test_the_wrapper_fits_on_num_cpus_threads_and_gives_them_back(package, probl
     assert cl.get_num_threads() == before
     assert type(model.model).__name__ == ("HoldoutRegressor" if problem == "regression" else "HoldoutClassifier")
     assert model.model.random_state == 0
+    assert model.model.time == 60.0
     assert [*model.model.feature_names_in_] == ["number", "word"]  # preprocess drops a column
 
 

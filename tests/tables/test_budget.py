@@ -118,8 +118,7 @@ def test_a_short_time_leaves_less_to_train_and_a_model_that_predicts():
     x = RNG.normal(size=(n, 5))
     y = x[:, 0] + np.abs(x[:, 1]) + 0.1 * RNG.normal(size=n)
     estimator = TableRegressor(time=0.5, random_state=0).fit(x, y)
-    assert len(estimator.histories_) < 8 or epochs(estimator)[0] < 38
-    assert len(set(epochs(estimator))) == 1
+    assert len(estimator.histories_) < 4 or max(epochs(estimator)) < 29
     assert estimator.score(x, y) > 0.8
 
 

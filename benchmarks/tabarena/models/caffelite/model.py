@@ -49,8 +49,8 @@ class CaffeliteModel(AbstractModel):
         from caffelite import get_num_threads, set_num_threads
 
         estimator_class = HoldoutRegressor if self.problem_type == "regression" else HoldoutClassifier
-        params = self._get_model_params()  # the place of time_limit, when the estimators can be told a time
-        self.model = estimator_class(**params)
+        # time_limit is in seconds of the clock. On several threads, the estimator needs fewer of these than its `time`.
+        self.model = estimator_class(**self._get_model_params(), time=time_limit)
         X = self.preprocess(X, y=y, is_train=True)
         X_val = None if X_val is None else self.preprocess(X_val)
         threads = get_num_threads()

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 from sklearn.utils import check_random_state
 
-from caffelite.model.many.fit import fit_many
 from caffelite.sklearn import TableClassifier, TableRegressor
 from caffelite.tables import recipe as recipes
 
@@ -31,36 +30,29 @@ class Holdout:
         finally:
             self._validation = None
 
-    def _train_nets(self, frame: Any, targets: Any, weights: Any, outputs: int, loss: Any) -> Any:
+    def _train_nets(self, frame: Any, targets: Any, weights: Any, outputs: int, loss: Any, budget: Any) -> Any:
         if self._validation is None:
-            return super()._train_nets(frame, targets, weights, outputs, loss)
+            return super()._train_nets(frame, targets, weights, outputs, loss, budget)
         X_val, y_val, weight_val = self._validation
-        recipe, random, rows = self._recipe(), check_random_state(self.random_state), len(targets)
-        arrays = self.columns_.arrays(frame, "X")
+        rows, arrays = len(targets), self.columns_.arrays(frame, "X")
         arrays_val = self.columns_.arrays(self._to_frame(X_val, "no_validation", reset=False), "X_val")
         if weights is not None:
             weights = np.concatenate([weights, np.ones(len(y_val)) if weight_val is None else weight_val])
-        count = recipe.number_of_nets(rows)
-        batch_size, steps_per_epoch, epochs = recipe.training_length(rows, rows)
-        nets = [recipe.make_net(self.columns_, outputs, random.randint(recipes.MAX_SEED)) for _ in range(count)]
-        both = tuple([np.concatenate(pair) for pair in zip(arrays, arrays_val, strict=True)])
-        self.histories_ = fit_many(
-            nets,
-            both if len(both) > 1 else both[0],
+        trained = recipes.train(
+            self._recipe(),
+            self.columns_,
+            tuple([np.concatenate(pair) for pair in zip(arrays, arrays_val, strict=True)]),
             np.concatenate([targets, self._validation_targets(y_val)]),
+            outputs=outputs,
             loss=loss,
-            optimizers=[recipe.make_optimizer(net, epochs * steps_per_epoch) for net in nets],
-            epochs=epochs,
-            batch_size=batch_size,
-            rows=[np.arange(rows)] * count,
-            sample_weight=weights,
-            validation_rows=[np.arange(rows, rows + len(y_val))] * count,
-            patience=epochs,
-            seed=random.randint(recipes.MAX_SEED),
-            verbose=0,
+            random=check_random_state(self.random_state),
+            weights=weights,
+            budget=budget,
+            validation_rows=np.arange(rows, rows + len(y_val)),
         )
+        self.histories_ = [t.history for t in trained]
         self.background_ = recipes.sample_background(arrays, np.arange(rows), 100)
-        return nets
+        return [t.net for t in trained]
 
 
 class HoldoutClassifier(Holdout, TableClassifier):
