@@ -317,8 +317,8 @@ class TableClassifier(ClassifierMixin, TableEstimator):
     of each column. A small multilayer perceptron follows. Each net trains on 7/8 of the rows, and keeps its parameters
     from the epoch that was best on the other rows. Every class has its share of these. Finer nets, with more bins and
     less weight decay, compete with half of the nets on the same rows. The rows that they hold out decide whether the
-    others stay, the finer ones, or both. No result depends on the number of threads. With `time`, it depends on the speed
-    of the machine.
+    others stay, the finer ones, or both. No result depends on the number of threads. With `time`, it depends on the
+    speed of the machine.
 
     Parameters
     ----------

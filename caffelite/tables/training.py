@@ -107,8 +107,8 @@ def train_nets(
     """Train nets on these rows, (n,) bool, by the recipe. Their model may keep a few of the rows for explanations.
 
     With a coverage, it also has intervals or sets that hold the truth in this share of new rows. Raise ValueError
-    before the training if there are too few rows for them. If there is a budget, it decides about the number of nets and
-    epochs.
+    before the training if there are too few rows for them. If there is a budget, it decides about the number of nets
+    and epochs.
 
     After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
     """
