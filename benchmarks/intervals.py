@@ -227,7 +227,7 @@ def compare_calibration(names, seeds, rows):
     }
     means = np.mean(list(errors.values()), axis=0)
     lines = [[name, *[f"{error:.3f}" for error in line]] for name, line in [*errors.items(), ("mean", means)]]
-    print(harness.table(["expected calibration error", *judges], lines))
+    print(harness.table(["expected calibration error", *judges], lines) + "\n")
     for judge in judges.values():
         judge.close()
 
