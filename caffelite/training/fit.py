@@ -185,6 +185,7 @@ class TrainingRun:
                 validation=validation,
                 loss_so_far=checkpoints.loss_so_far,
                 steps_per_epoch=num_steps,
+                steps_before=self._count_steps_before(num_steps, position),
                 exclude_time=self._exclude_time,
                 averaged_weights=self.callback_list.averaged_weights,
             )
@@ -198,6 +199,12 @@ class TrainingRun:
             return self.step.count_steps(len(batches))  # type: ignore[arg-type]
         except TypeError:  # it has no length, or wraps an iterable without one
             return None
+
+    def _count_steps_before(self, num_steps: int | None, position: EpochState | None) -> int:
+        """Return the number of steps before `position`, 0 if it is not known."""
+        if position is None or num_steps is None:
+            return 0
+        return position.epoch * num_steps + self.step.count_steps(position.batch)
 
     def _make_reports(self, num_steps: int | None, position: EpochState | None) -> list[LoopHook]:
         """Return what shows the progress and warns of a schedule that ends early. Warn now of what is known now."""

@@ -95,7 +95,10 @@ class Live:
 
     def __call__(self, epoch: int, history: Any) -> bool:
         """In `caffelite.minimize` there are no steps, so this is all that is called."""
-        if self._training is None or self._training.optimizer is not None:
+        if self._training is None:
+            return False
+        if self._training.optimizer is not None:
+            self._status.add_epochs()
             return False
         self.steps_done(1)
         return bool(self.between_steps())

@@ -6,6 +6,8 @@ import math
 import time
 from typing import Any
 
+import numpy as np
+
 from caffelite._support.text_table import shorten
 from caffelite.web.curves import Curve
 
@@ -24,7 +26,9 @@ class Status:
         self._start = self._now = time.monotonic()
         self._waited = 0.0  # seconds that no step took
         self._first_epoch = training.history.epochs
-        self._seen_epochs = 0  # epochs of the history that the curves have
+        # Epochs of the history that the curves have, and the step after them. Where the steps of an epoch are not
+        # known, nobody knows at which steps earlier epochs ended.
+        self._seen_epochs, self._epoch_start = (self._first_epoch if training.steps_per_epoch is None else 0), 0
         self._results = {name: Curve() for name in training.history}
         self._extra_curves = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}
         self._sizes: dict[str, tuple[Curve, Curve]] = {}  # of a parameter and of its gradient, by the parameter's name
@@ -61,10 +65,8 @@ class Status:
         self._last_update = (self.steps, now - self._waited, epochs, so_far)
         if self.steps == steps:
             return
-        place, per_epoch = self._position(), self._steps_per_epoch()
-        if not math.isnan(so_far) and per_epoch is not None:
-            steps_in_epoch = self._steps_in_epoch()
-            new_steps = self.steps - steps
+        place, steps_in_epoch, new_steps = self.place, self._steps_in_epoch(), self.steps - steps
+        if not math.isnan(so_far) and steps_in_epoch > 0:
             if last_epochs == epochs and 0 < new_steps < steps_in_epoch and not math.isnan(last_loss):
                 so_far += (so_far - last_loss) * (steps_in_epoch - new_steps) / new_steps  # of the new steps only
             self._extra_curves["loss of the last steps"].extend([place], [so_far])
@@ -73,53 +75,60 @@ class Status:
         if not math.isnan(self._steps_per_second):
             self._extra_curves["steps per second"].extend([place], [self._steps_per_second])
 
-    def _add_results(self) -> None:
-        """Move the new epochs of the history into the curves."""
-        history = self.training.history
-        if history.epochs > self._seen_epochs:
-            places = range(self._seen_epochs + 1, history.epochs + 1)
+    def add_epochs(self) -> None:
+        """Move the new epochs of the history into the curves, each at its last step."""
+        history, seen = self.training.history, self._seen_epochs
+        if history.epochs > seen:
+            per_epoch = self.training.steps_per_epoch
+            if per_epoch is None:  # Python makes the batches, and an epoch ends with the newest step
+                last_steps = np.linspace(self._epoch_start, self.place, history.epochs - seen + 1)[1:]
+            else:
+                last_steps = np.arange(seen + 1, history.epochs + 1) * per_epoch
             for name, curve in self._results.items():
-                curve.extend(places, history[name][self._seen_epochs : history.epochs])
-            self._seen_epochs = history.epochs
+                curve.extend(last_steps, history[name][seen : history.epochs])
+            self._seen_epochs, self._epoch_start = history.epochs, int(last_steps[-1])
 
     def add_sizes(self, layers: dict[str, Any]) -> None:
         """Append the sizes that `snapshots.layers` has found, of some parameters with two or more axes."""
-        place, rows = self._position(), [row for row in layers.get("rows", ()) if len(row["shape"]) > 1]
+        rows = [row for row in layers.get("rows", ()) if len(row["shape"]) > 1]
         if len(rows) > MAX_SIZES:  # evenly spread
             rows = [rows[i * (len(rows) - 1) // (MAX_SIZES - 1)] for i in range(MAX_SIZES)]
         for row in rows:
             weights, gradients = self._sizes.setdefault(row["name"], (Curve(), Curve()))
-            weights.extend([place], [row["size"]])
-            gradients.extend([place], [row["gradient"]])
+            weights.extend([self.place], [row["size"]])
+            gradients.extend([self.place], [row["gradient"]])
+
+    @property
+    def place(self) -> int:
+        """The step at which the training is; steps before it was resumed count."""
+        return self.training.steps_before + self.steps
 
     def _steps_per_epoch(self) -> float | None:
         epochs = self.training.history.epochs - self._first_epoch
         return self.training.steps_per_epoch or (self.steps / epochs if epochs else None)
 
-    def _steps_in_epoch(self) -> float:
+    def _steps_in_epoch(self) -> int:
         """Return how many steps of the current epoch are done."""
-        full_epochs = self.training.history.epochs - self._first_epoch
-        return self.steps - full_epochs * (self._steps_per_epoch() or 0)
+        self.add_epochs()
+        return self.place - self._epoch_start
 
-    def _position(self) -> float:
-        """Return where the training is, in epochs."""
+    def _epochs_done(self) -> float:
+        """Return how many epochs are done, with the part of the current one."""
         epochs, per_epoch = self.training.history.epochs, self._steps_per_epoch()
-        if per_epoch is None:
-            return float(epochs)
-        return epochs + min(1.0, max(0.0, self._steps_in_epoch() / per_epoch))
+        return float(epochs) if per_epoch is None else epochs + min(1.0, max(0.0, self._steps_in_epoch() / per_epoch))
 
     # ---- messages -----------------------------------------------------------------------------------------------
 
     def curves(self) -> dict[str, Any]:
         """Return the curves for the page."""
-        self._add_results()
+        self.add_epochs()
         curves = {name: curve.message() for name, curve in (self._results | self._extra_curves).items() if len(curve)}
         sizes = {name: {"weight": w.message(), "gradient": g.message()} for name, (w, g) in self._sizes.items()}
         return {"curves": curves, "sizes": sizes}
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers for the page."""
-        training, place, rate, per_epoch = self.training, self._position(), self.rate, self._steps_per_epoch()
+        training, place, rate, per_epoch = self.training, self._epochs_done(), self.rate, self._steps_per_epoch()
         left = math.nan
         if training.epochs is not None and per_epoch is not None and rate > 0:
             left = max(0.0, (training.epochs - place) * per_epoch / rate)
@@ -131,7 +140,7 @@ class Status:
             "epoch": training.history.epochs,
             "epochs": training.epochs,
             "place": place,
-            "step": self.steps,
+            "step": self.place,
             "steps_per_second": self._steps_per_second,
             "seconds": self.seconds,
             "left": left,

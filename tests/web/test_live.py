@@ -24,6 +24,7 @@ from caffelite._support.extras import install_command
 from caffelite.web import controls, snapshots, updates
 from caffelite.web.curves import MAX_POINTS, Curve
 from caffelite.web.live import Live
+from caffelite.web.messages import decode
 from tests.conftest import bits, posix
 from tests.tools.page_client import SECONDS, Page
 from tests.web.live_training import Looking, X, Y, fit
@@ -360,6 +361,58 @@ def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing(monkeypatch):
     monkeypatch.setattr(updates.Updates, "_make", lambda self, name, *more: made.append(name))
     fit([live], 20_000)
     assert len([name for name in made if name == "status"]) <= 1  # at the end
+
+
+class Batches:
+    """Batches of 5, 7, 9 … steps: an epoch has no length."""
+
+    def __init__(self):
+        self.epochs = 0
+
+    def __iter__(self):
+        self.epochs += 1
+        for _ in range(3 + 2 * self.epochs):
+            yield X[:8], Y[:8]
+
+
+def train_to_end(live, *, x=X, y=Y, callbacks=(), **options):
+    """Train, and return the parts of the page at the end."""
+    model = cl.MLP(2, [20, 3], seed=0)
+    given = {"loss": cl.SoftmaxLoss(), "verbose": 0, "epochs": 3} | options
+    optimizer = cl.SGD(model.parameters(), lr=0.05)
+    model.fit(x, y, optimizer=optimizer, callbacks=[*callbacks, live], **given)
+    return decode(live.runs.content(live.runs.list_runs()[0]["name"]))["parts"]
+
+
+def test_the_x_of_curves_is_the_step(monkeypatch, tmp_path):
+    monkeypatch.setattr(updates, "FAST_INTERVAL", 0.0)
+    monkeypatch.setattr("caffelite.web.live.FAST_INTERVAL", 0.0)
+    live = cl.live(open_browser=False, folder=tmp_path / "runs")
+    slowly = cl.callbacks.Each(1, lambda step, training: time.sleep(0.002))
+    checkpoint = cl.callbacks.Checkpoint(tmp_path / "state")
+    curves = train_to_end(live, batch_size=8, callbacks=[slowly, checkpoint])["curves"]["curves"]
+    per_epoch = -(-len(X) // 8)
+    np.testing.assert_array_equal(curves["loss"]["x"], [per_epoch, 2 * per_epoch, 3 * per_epoch])
+    for name in ("loss of the last steps", "learning rate", "steps per second"):
+        assert len(curves[name]["x"]) > per_epoch, name
+        assert (np.diff(curves[name]["x"]) > 0).all(), name
+    parts = train_to_end(live, batch_size=8, callbacks=[slowly], resume=tmp_path / "state", epochs=4)
+    curves = parts["curves"]["curves"]
+    np.testing.assert_array_equal(curves["loss"]["x"], np.arange(1, 5) * per_epoch)
+    assert curves["learning rate"]["x"].min() > 3 * per_epoch
+    assert parts["status"]["step"] == 4 * per_epoch
+
+
+def test_epochs_without_a_length_end_at_their_last_steps(monkeypatch):
+    monkeypatch.setattr(updates, "FAST_INTERVAL", 0.0)
+    monkeypatch.setattr("caffelite.web.live.FAST_INTERVAL", 0.0)
+    live, pages = cl.live(open_browser=False), []
+    look = cl.callbacks.Each(1, lambda step, training: pages or pages.append(Page(live)))
+    curves = train_to_end(live, x=Batches(), y=None, callbacks=[look])["curves"]["curves"]
+    np.testing.assert_array_equal(curves["loss"]["x"], [5, 12, 21])
+    assert (np.diff(curves["loss of the last steps"]["x"]) > 0).all()
+    assert curves["loss of the last steps"]["x"].min() < 5
+    pages[0].close()
 
 
 # ---- what it shows --------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     page.focus('[data-chart="loss"] canvas')
     page.keyboard.press("Home")
     page.wait_for_function("() => document.querySelector('[data-chart=loss]').dataset.cursor !== ''")
-    assert "at epoch" in page.get_attribute('[data-chart="loss"] canvas', "aria-label")
+    assert "at step" in page.get_attribute('[data-chart="loss"] canvas', "aria-label")
     page.hover('[data-chart="loss"] canvas')
 
     page.click("#time")

@@ -90,6 +90,7 @@ class Training(NamedTuple):
     validation: Any = None  #: The data for the evaluation after each epoch, or None.
     loss_so_far: Callable[[], float] | None = None  #: Returns the current epoch's mean loss, NaN before its first step.
     steps_per_epoch: int | None = None  #: None: it is not known.
+    steps_before: int = 0  #: The steps of earlier trainings that this one goes on with, 0 if they are not known.
     exclude_time: Callable[[float], None] | None = None  #: Call it after so many seconds of waiting: no step took them.
     averaged_weights: Callable[[], AbstractContextManager[None]] = nullcontext  #: Inside, the weights are averages.
 

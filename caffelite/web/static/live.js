@@ -159,7 +159,7 @@ function drawControls() {
 const charts = new Map();
 
 function getChart(host, name, options = {}) {
-  if (!charts.has(name)) charts.set(name, new LineChart(host, { title: name, ...options }));
+  if (!charts.has(name)) charts.set(name, new LineChart(host, { title: name, unit: "step", ...options }));
   return charts.get(name);
 }
 
