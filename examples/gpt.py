@@ -24,6 +24,7 @@ parser.add_argument("--size", type=int, default=128, help="of the vectors (128)"
 parser.add_argument("--block", type=int, default=64, help="how many characters it sees (64)")
 parser.add_argument("--steps", type=int, default=2000, help="of training, in hundreds (2000)")
 parser.add_argument("--sample", type=int, default=500, help="how many characters it writes (500)")
+parser.add_argument("--live", action="store_true", help="show the training, and texts while it learns, on a page")
 parser.add_argument("--picture", type=Path, help="a file to draw the loss into")
 options = parser.parse_args()
 
@@ -56,6 +57,7 @@ class GPT(cl.Model):
                 if not caches or caches[0].length == block:  # if they are full, go on from half of what it saw
                     caches, new = [b.cache(rows=1, max_length=block) for b in self.blocks], text[-block // 2 :]
                 scores = self.call(np.array([new]), caches).numpy()[0, -1].astype(float) / 0.8
+                scores[:2] = -np.inf  # padding and unknown characters
                 p = np.exp(scores - scores.max())
                 text.append(rng.choice(len(p), p=p / p.sum()))
         return text
@@ -75,16 +77,16 @@ class Windows:
 
 paragraphs = "\n\n".join(topics.values()).split("\n\n")
 written = options.file.read_text("utf-8") if options.file else "\n\n".join(dict.fromkeys(paragraphs))  # each once
-characters = sorted(set(written))
-numbers = {character: i for i, character in enumerate(characters)}
-text, held_out = np.split(np.array([numbers[c] for c in written]), [int(0.95 * len(written))])
+vocabulary = cl.Vocabulary([written], characters=True)
+text, held_out = np.split(vocabulary.encode(written), [int(0.95 * len(written))])
 n = (len(held_out) - 1) // options.block
 if n < 1:
     parser.error(f"a text of {len(written):,} characters is too short: a twentieth is held out, more than --block")
 x, y = [held_out[i : i + n * options.block].reshape(n, options.block) for i in (0, 1)]
 
-model = GPT(len(characters), options.layers, options.heads, options.size, options.block, seed=0)
-print(f"{len(text):,} characters, {len(characters)} of them different\n{model.summary((options.block,))}")
+model = GPT(len(vocabulary), options.layers, options.heads, options.size, options.block, seed=0)
+model.vocabulary = vocabulary  # files keep it, and the page of --live writes with it
+print(f"{len(text):,} characters, {len(vocabulary.words)} of them different\n{model.summary((options.block,))}")
 rate = cl.schedules.cosine(1e-3, steps=options.steps, warmup=options.steps // 20, end=1e-4)
 history = model.fit(
     Windows(text, options.block, np.random.default_rng(0)),
@@ -93,7 +95,8 @@ history = model.fit(
     epochs=max(options.steps // 100, 1),
     clip_norm=1.0,
     validation_data=cl.DataGenerator(x, y, batch_size=64, shuffle=False),
+    callbacks=[cl.live()] if options.live else [],
 )
-print("".join(characters[i] for i in model.write(held_out[: options.block], options.sample, np.random.default_rng(0))))
+print(vocabulary.decode(model.write(held_out[: options.block], options.sample, np.random.default_rng(0))))
 if options.picture:
     history.plot().savefig(options.picture)

@@ -17,6 +17,7 @@ from caffelite.cli.options import add_training
 from caffelite.cli.output import draw
 from caffelite.cli.training import BATCH_SIZE, train
 from caffelite.data.generator import DataGenerator
+from caffelite.data.vocabulary import Vocabulary
 from caffelite.functions import Embedding, LayerNorm, Linear, PositionalEncoding, SoftmaxLoss, TransformerBlock
 from caffelite.model.model import Model
 from caffelite.optimizers import AdamW
@@ -33,7 +34,7 @@ Train a small GPT to write like a text, character by character. The text is FILE
 Python's language. Then the GPT writes. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each of
 the {BLOCK} characters that it sees. It learns by AdamW on batches of {BATCH} windows of the text, drawn at random. An
 epoch is {STEPS} batches. The learning rate falls from 0.001 to 0. Ctrl-C ends the training early, and the GPT still
-writes. The picture shows held-out text, the loss and the accuracy. Less expected characters have a darker ground."""
+writes. With --live, a page shows the training and what the GPT writes meanwhile. The picture shows held-out text, the loss and the accuracy. Less expected characters have a darker ground."""
 
 
 def add(commands: Any) -> None:
@@ -54,6 +55,7 @@ def add(commands: Any) -> None:
         metavar="N",
         help="characters to write (default: %(default)s)",
     )
+    add_argument("--live", action="store_true", help="show the training, and texts while it learns, on a page")
 
 
 def _read_text(name: str) -> str:
@@ -72,22 +74,21 @@ def _read_text(name: str) -> str:
 def gpt(arguments: argparse.Namespace) -> int:
     """Learn to write like a text, write, and draw how unexpected the characters of the text were."""
     corpus = _python_docs() if arguments.file is None else arguments.file
-    characters = sorted(set(corpus))
-    codes = {character: i for i, character in enumerate(characters)}
-    text = np.array([codes[character] for character in corpus])
-    text, held_out = np.split(text, [-min(len(text) // 20, MAX_HELD_OUT)])
+    vocabulary = Vocabulary([corpus], characters=True)
+    text, held_out = np.split(vocabulary.encode(corpus), [-min(len(corpus) // 20, MAX_HELD_OUT)])
     positions = np.arange(0, len(held_out) - BLOCK, BLOCK)[:, None] + np.arange(BLOCK)
     x, y = held_out[positions], held_out[positions + 1]
 
-    model = Model([Embedding(len(characters), SIZE), PositionalEncoding(SIZE, BLOCK)], seed=arguments.seed)
+    model = Model([Embedding(len(vocabulary), SIZE), PositionalEncoding(SIZE, BLOCK)], seed=arguments.seed)
     for _ in range(4):
         model.add(TransformerBlock(SIZE, heads=4, causal=True))
-    model.add(LayerNorm(SIZE)).add(Linear(SIZE, len(characters), bias=False))
+    model.add(LayerNorm(SIZE)).add(Linear(SIZE, len(vocabulary), bias=False))
+    model.vocabulary = vocabulary
     optimizer = AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
     validation_data = DataGenerator(x, y, batch_size=BATCH_SIZE, shuffle=False)
     try:
-        windows = RandomWindows(text, arguments.seed)
-        history = train(model, (BLOCK,), windows, optimizer, arguments.epochs, validation_data=validation_data)
+        windows, callbacks = RandomWindows(text, arguments.seed), [_live()] if arguments.live else []
+        history = train(model, (BLOCK,), windows, optimizer, arguments.epochs, validation_data, callbacks)
     except KeyboardInterrupt as interrupt:
         if not hasattr(interrupt, "history"):
             raise
@@ -98,11 +99,16 @@ def gpt(arguments: argparse.Namespace) -> int:
 
     sample = _generate(model, held_out[:BLOCK], arguments.sample, arguments.seed)
     echo(
-        f"\n{BLOCK} held-out characters, and the text that the GPT adds:\n\n{''.join(characters[i] for i in sample)}\n"
+        f"\n{BLOCK} held-out characters, and the text that the GPT adds:\n\n{vocabulary.decode(sample)}\n"
     )
     probabilities = np.take_along_axis(SoftmaxLoss().link(scores), y[..., None], axis=-1)
-    held_out_text = "".join(characters[i] for i in y.flat)
-    return draw(lambda: plots.text_picture(history, held_out_text, probabilities.reshape(-1)), arguments.output)
+    return draw(lambda: plots.text_picture(history, vocabulary.decode(y.reshape(-1)), probabilities.reshape(-1)), arguments.output)
+
+
+def _live() -> Any:
+    from caffelite import live  # which needs the extra `web`
+
+    return live()
 
 
 class RandomWindows:
@@ -125,6 +131,7 @@ def _generate(model: Model, tokens: np.ndarray, n: int, seed: int) -> np.ndarray
     rng = np.random.default_rng(seed)
     for _ in range(n):
         scores = model.predict(tokens[None, -BLOCK:])[0, -1].astype(float) / 0.8
+        scores[:2] = -np.inf  # padding and unknown characters
         p = np.exp(scores - scores.max())
         tokens = np.append(tokens, rng.choice(len(p), p=p / p.sum()))
     return tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from caffelite._support.terminal import echo, is_terminal
@@ -17,7 +18,13 @@ BATCH_SIZE = 32
 
 
 def train(
-    model: Model, row_shape: tuple[int, ...], data: Any, optimizer: Optimizer, epochs: int, validation_data: Any = None
+    model: Model,
+    row_shape: tuple[int, ...],
+    data: Any,
+    optimizer: Optimizer,
+    epochs: int,
+    validation_data: Any = None,
+    callbacks: Sequence[Any] = (),
 ) -> History:
     """Train, with a learning rate that falls to 0. Then print the model, for a row of this shape, and the speed."""
     lr = optimizer.lr
@@ -33,7 +40,7 @@ def train(
         epochs=epochs,
         validation_data=validation_data,
         metrics=["accuracy"],
-        callbacks=[decay],
+        callbacks=[decay, *callbacks],
         verbose=1 if is_terminal(sys.stderr) else "auto",  # on a terminal a bar, even for a run that is soon over
     )
     seconds = time.perf_counter() - start

@@ -16,8 +16,6 @@ import numpy as np
 from caffelite._support.text_table import shorten
 from caffelite.data.conversion import as_inputs, as_targets, name_targets
 from caffelite.data.generator import Batch, DataGenerator, unpack_single
-from caffelite.data.vocabulary import Vocabulary
-from caffelite.files.state import find_vocabularies
 from caffelite.functions import Conv2d, Linear
 from caffelite.program import capture
 from caffelite.visualize.inspection import inspect
@@ -26,13 +24,12 @@ from caffelite.visualize.regions import plane_extent, plane_points
 POINTS = 400  # of the plane, at most
 GRID = 72  # places along each side of the plane
 ROWS, IMAGE_ROWS, TEXT_ROWS = 128, 32, 8  # that are inspected; images and texts have a unit at many places
-IMAGES = 256  # that are looked through for mistakes
+CLASS_ROWS = 512  # of which the classes are counted
+MAX_CLASSES = 32  # of a table
 MAX_MISTAKES = 18  # mistakes
 FILTERS = 64
 MAX_PIXELS = 128  # pixels of an image
 PARAMETERS = 100  # lines of the tables
-LETTERS = 160  # of a text
-CONTEXT = 64  # tokens, if the data do not say how many
 REPLAYS = 20  # of a step, to time its kernels
 
 
@@ -50,7 +47,7 @@ class TrainingView:
         self.is_held_out = held_out is not None
         self.rows = held_out or training_rows
         self.training_rows = training_rows
-        self.rng = np.random.default_rng(0)  # of texts
+        self.place = 0  # the step at which the training is
 
     def sample_rows(self, max_rows: int, from_training: bool = False) -> tuple[Any, Any]:
         """Return at most so many rows of x and y, evenly spread."""
@@ -234,65 +231,39 @@ def filters(view: TrainingView) -> dict[str, Any] | None:
     return None
 
 
+# ---- classes --------------------------------------------------------------------------------------------------------
+
+
 def mistakes(view: TrainingView) -> dict[str, Any] | None:
-    """Images that the model takes for something else, the surest first."""
-    shape = _image_shape(view)
-    if shape is None:
+    """Return how often each class is taken for which. Of images, also those that are wrong, the surest first."""
+    x, shape = view.x, _image_shape(view)
+    if view.rows is None or (x is not None and x.ndim == 2 and x.shape[1] == 2):  # the plane shows it
         return None
-    x, y = view.sample_rows(IMAGES)
+    x, y = view.sample_rows(CLASS_ROWS)
     classified = view.classify(view.model.predict(x))
     if classified is None:
         return None
-    labels, sure = classified
-    truth = np.asarray(y).reshape(-1)
+    truth = np.asarray(y).reshape(-1).astype(np.int64)
+    counted = np.flatnonzero(truth >= 0)  # the loss may ignore negative labels
+    truth, labels, sure = truth[counted], *[a[counted] for a in classified]
+    if not len(truth):
+        return None
     wrong = np.flatnonzero(labels != truth)
+    message = {"wrong": len(wrong), "of": len(truth), "held_out": view.is_held_out}
+    if (classes := int(max(labels.max(), truth.max())) + 1) <= MAX_CLASSES:
+        message["counts"] = np.bincount(truth * classes + labels, minlength=classes**2).reshape(classes, classes)
+    if shape is None:
+        return message
     shown = wrong[np.argsort(-sure[wrong], kind="stable")][:MAX_MISTAKES]
-    images = x[shown].reshape(-1, *shape).astype(np.float32)
+    images = x[counted[shown]].reshape(-1, *shape).astype(np.float32)
     low, high = (float(x.min()), float(x.max())) if x.size else (0.0, 1.0)
     pixels = np.clip(255 * (images - low) / ((high - low) or 1.0), 0, 255).astype(np.uint8)
-    return {
+    return message | {
         "images": np.ascontiguousarray(np.moveaxis(pixels, 1, -1)),
-        "truth": truth[shown].astype(np.int64),
+        "truth": truth[shown],
         "taken_for": labels[shown].astype(np.int64),
         "sure": sure[shown].astype(np.float32),
-        "wrong": len(wrong),
-        "of": len(truth),
-        "held_out": view.is_held_out,
     }
-
-
-# ---- texts ----------------------------------------------------------------------------------------------------------
-
-
-def _find_vocabulary(view: TrainingView) -> Vocabulary | None:
-    """Return the vocabulary of a model that gives scores for the next token at each place; None if it is not one."""
-    model = view.model
-    if getattr(model, "takes_indices", False) is not True:
-        return None
-    vocabularies = [*find_vocabularies(model).values()]
-    return vocabularies[0] if len(vocabularies) == 1 else None
-
-
-def text(view: TrainingView) -> dict[str, Any] | None:
-    """Return the text that the model writes: token after token, each drawn by its probability."""
-    vocabulary = _find_vocabulary(view)
-    if vocabulary is None:
-        return None
-    x = view.x
-    if x is not None and x.ndim == 2 and x.dtype.kind in "iu":
-        tokens, context = view.sample_rows(1)[0][0].astype(np.int64), x.shape[1]
-    else:
-        tokens, context = np.array([2], np.int64), CONTEXT
-    begun = len(tokens)
-    for _ in range(LETTERS if vocabulary.characters else LETTERS // 4):
-        scores = view.model.predict(tokens[None, -context:])
-        if scores.ndim != 3 or scores.shape[-1] != len(vocabulary):
-            return None
-        last = scores[0, -1].astype(float) / 0.8  # the likely ones somewhat more often
-        p = np.exp(last - last.max())
-        p[0] = 0.0  # padding
-        tokens = np.append(tokens, view.rng.choice(len(p), p=p / p.sum()))
-    return {"given": vocabulary.decode(tokens[:begun]), "written": vocabulary.decode(tokens[begun:])}
 
 
 # ---- kernels --------------------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from caffelite._support.warnings import warn
-from caffelite.web import snapshots
+from caffelite.web import snapshots, text
 from caffelite.web.runs import STALE_AFTER, Runs
 from caffelite.web.server import Channel, encode_message
 from caffelite.web.status import Status
@@ -24,6 +24,7 @@ from caffelite.web.status import Status
 # Seconds between two updates: of numbers and of the plane, and of other pictures.
 FAST_INTERVAL, SLOW_INTERVAL = 0.1, 0.4
 TIME_SHARE = 0.0015  # of the time, for each part
+TEXT_SHARE = 3 * TIME_SHARE  # for texts; a model that writes them has no plane, images or classes
 FIRST_SHARE = 0.005  # of the time until then, for a part that was never made
 COPY_SECONDS = 0.005  # seconds that it takes to copy a model, before its units are inspected
 SECONDS_AT_END, SECONDS_PAUSED = 0.3, 1.0  # seconds that a part may take at the end, and while the training is paused
@@ -34,9 +35,9 @@ PARTS: dict[str, Callable[[snapshots.TrainingView], dict[str, Any] | None]] = {
     "regions": snapshots.regions,
     "filters": snapshots.filters,
     "mistakes": snapshots.mistakes,
-    "text": snapshots.text,
+    "attention": text.attention,
 }
-PREDICTIONS = ("regions", "mistakes", "text")
+PREDICTIONS = ("regions", "mistakes", "text", "attention")
 
 
 class Part:
@@ -61,6 +62,7 @@ class Updates:
     def __init__(self, training: Any, status: Status, runs: Runs) -> None:
         self.training, self.status, self.runs = training, status, runs
         self.view = snapshots.TrainingView(training)
+        self.writer = text.Writer(self.view)
         self.had_page = False  # whether a page has ever been open
         self.has_warned = False  # that the run is not kept
         self.wake_event = threading.Event()  # set when a page joins or asks for something
@@ -71,14 +73,15 @@ class Updates:
         self._rows_by_part = {  # rows of the training that take as long, by and large
             "units": 3 * snapshots.num_inspected_rows(self.view),
             "regions": snapshots.GRID**2 / 3,
-            "mistakes": snapshots.IMAGES / 3,
-            "text": snapshots.LETTERS / 3,
+            "mistakes": snapshots.CLASS_ROWS / 3,
+            "attention": 3.0,
         }
-        frequent = ("status", "layers", "regions")
+        frequent = ("status", "layers", "regions", "text")
         self._parts = {
             name: Part(TIME_SHARE, FAST_INTERVAL if name in frequent else SLOW_INTERVAL)
-            for name in ("status", *PARTS, "runs")
+            for name in ("status", *PARTS, "text", "runs")
         }
+        self._parts["text"].share = TEXT_SHARE
         # Without a longest interval, the run would seem to have stopped.
         self._parts["file"] = Part(TIME_SHARE, SLOW_INTERVAL, max_interval=STALE_AFTER / 2)
 
@@ -117,11 +120,11 @@ class Updates:
             return
         self._make("status", self._make_status, now, budget)
         self.send()
-        for name in PARTS:
+        for name in (*PARTS, "text"):
             if self.wake_event.is_set() and not is_over:
                 budget = 0.0
             if self._parts[name].is_made or self._has_time_for(name, budget):
-                self._make(name, functools.partial(self._make_picture, name), now, budget)
+                self._make(name, functools.partial(self._make_picture, name, budget), now, budget)
         if self._channels:
             self._make("runs", lambda: {"runs": self.runs.list_runs(), "now": self.status.name}, now, budget)
         if is_kept and not is_over:
@@ -164,9 +167,12 @@ class Updates:
         self.publish("curves", self.status.curves())
         return self.status.numbers()
 
-    def _make_picture(self, name: str) -> dict[str, Any] | None:
+    def _make_picture(self, name: str, budget: float) -> dict[str, Any] | None:
         """Read a picture. Predictions use the averaged weights, if there are any, as held-out results do."""
         with self.training.averaged_weights() if name in PREDICTIONS else nullcontext():
+            if name == "text":
+                self.view.place = self.status.place
+                return self.writer.write(max(budget, text.WRITING_SECONDS))
             return PARTS[name](self.view)
 
     def _save_file(self) -> dict[str, Any]:

@@ -76,7 +76,7 @@ def test_digits_reads_98_and_a_half_percent_of_the_held_out_images_with_its_defa
     assert accuracy(capsys.readouterr().out) >= 98.5
 
 
-@pytest.mark.parametrize(("command", "parameters"), [("spiral", "603"), ("digits", "10,282"), ("gpt", "13,216")])
+@pytest.mark.parametrize(("command", "parameters"), [("spiral", "603"), ("digits", "10,282"), ("gpt", "13,280")])
 def test_it_prints_the_net_its_speed_and_the_path_of_the_picture(command, parameters, picture, capsys):
     assert cli.main([command, "--epochs", "2", "--output", str(picture)]) == 0
     out = capsys.readouterr().out
@@ -161,6 +161,23 @@ def test_gpt_writes_the_number_of_letters_that_is_asked_for(picture, capsys):
         assert cli.main(["gpt", "--epochs", "1", "--sample", str(count), "--output", str(picture)]) == 0
         (written,) = re.findall(r"GPT adds:\n\n(.*)\n\npicture", capsys.readouterr().out, re.DOTALL)
         assert len(written) == 64 + count
+
+
+@pytest.mark.usefixtures("missing_matplotlib")
+def test_gpt_live_shows_what_it_writes(picture, monkeypatch):
+    pytest.importorskip("starlette")
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("websockets")
+    from caffelite.web import live, messages
+
+    monkeypatch.setattr(live, "SECONDS_AT_END", 60.0)
+    page = live.live(open_browser=False)
+    monkeypatch.setattr(cl, "live", lambda: page, raising=False)
+    assert cli.main(["gpt", "--epochs", "1", "--live", "--output", str(picture)]) == 0
+    (run,) = page.runs.list_runs()
+    parts = messages.decode(page.runs.content(run["name"]))["parts"]
+    assert set(parts["text"]["given"]) | set(parts["text"]["texts"][0]["written"]) == set("a\n")
+    assert parts["attention"]["maps"][0].shape == (4, 32, 32)
 
 
 def test_gpt_without_a_file_reads_what_python_has(monkeypatch):

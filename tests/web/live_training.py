@@ -23,6 +23,20 @@ def fit(callbacks=(), epochs=200, x=X, y=Y, model=None, optimizer=None, **option
     return model, history
 
 
+def language_model(characters=True):
+    """Return a small GPT, and text for it as rows and targets."""
+    sentence = "the cat sat on the mat. " * 40
+    vocabulary = cl.Vocabulary([sentence], characters=characters)
+    tokens = vocabulary.encode(sentence)
+    count = (len(tokens) - 1) // 8
+    x, y = tokens[: 8 * count].reshape(count, 8), tokens[1 : 8 * count + 1].reshape(count, 8)
+    size = len(vocabulary)
+    layers = [cl.Embedding(size, 8), cl.TransformerBlock(8, heads=2, causal=True), cl.Linear(8, size)]
+    model = cl.Model(layers, seed=0)
+    model.vocabulary = vocabulary
+    return model, x, y
+
+
 class Looking:
     """A training that goes on, in another thread, until the block ends, with a page that looks at it."""
 

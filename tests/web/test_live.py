@@ -21,13 +21,13 @@ from websockets.sync.client import connect
 
 import caffelite as cl
 from caffelite._support.extras import install_command
-from caffelite.web import controls, snapshots, updates
+from caffelite.web import controls, snapshots, text, updates
 from caffelite.web.curves import MAX_POINTS, Curve
 from caffelite.web.live import Live
 from caffelite.web.messages import decode
 from tests.conftest import bits, posix
 from tests.tools.page_client import SECONDS, Page
-from tests.web.live_training import Looking, X, Y, fit
+from tests.web.live_training import Looking, X, Y, fit, language_model
 
 pytestmark = pytest.mark.usefixtures("long_timeouts")
 
@@ -493,25 +493,67 @@ def test_images_have_filters_and_mistakes(kind):
     assert mistakes["images"].shape == (min(18, wrong.sum()), 6, 7, channels)
     assert (np.diff(mistakes["sure"]) <= 1e-6).all()
     assert (mistakes["truth"] != mistakes["taken_for"]).all()
+    assert mistakes["counts"].sum() - np.trace(mistakes["counts"]) == wrong.sum()
+
+
+def test_a_classifier_of_rows_has_a_confusion_matrix():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(60, 5)), rng.integers(0, 4, 60)
+    y[:5] = -1
+    model = cl.MLP(5, [9, 4], seed=0)
+    found = snapshots.mistakes(watch_training(model, x, y, cl.SoftmaxLoss(ignore=-1)))
+    predicted = model.predict(x[5:]).argmax(axis=1)
+    counts = np.zeros((4, 4), int)
+    np.add.at(counts, (y[5:], predicted), 1)
+    np.testing.assert_array_equal(found["counts"], counts)
+    assert (found["of"], found["wrong"]) == (55, (predicted != y[5:]).sum())
+    assert "images" not in found
+    two = cl.MLP(5, [9, 1], seed=0)
+    found = snapshots.mistakes(watch_training(two, x, (x[:, :1] > 0).astype(float), cl.SigmoidLoss()))
+    np.testing.assert_array_equal(found["counts"].sum(axis=1), [(x[:, 0] <= 0).sum(), (x[:, 0] > 0).sum()])
+    assert snapshots.mistakes(watch_training(cl.MLP(5, [1], seed=0), x, x[:, :1], cl.MSELoss())) is None
 
 
 @pytest.mark.parametrize("characters", [True, False])
-def test_a_model_of_text_writes(characters):
-    text = "the cat sat on the mat. " * 40
-    vocabulary = cl.Vocabulary([text], characters=characters)
-    tokens = vocabulary.encode(text)
-    count = (len(tokens) - 1) // 8
-    x, y = tokens[: 8 * count].reshape(count, 8), tokens[1 : 8 * count + 1].reshape(count, 8)
-    size = len(vocabulary)
-    layers = [cl.Embedding(size, 8), cl.TransformerBlock(8, heads=2, causal=True), cl.Linear(8, size)]
-    model = cl.Model(layers, seed=0)
-    found = watch_training(model, x, y, cl.SoftmaxLoss())
-    assert snapshots.text(found) is None
+def test_a_model_of_text_writes_some_tokens_at_each_update(characters):
+    model, x, y = language_model(characters)
+    vocabulary = model.vocabulary
+    del model.vocabulary
+    view = watch_training(model, x, y, cl.SoftmaxLoss(), epochs=20)
+    assert text.Writer(view).write(0.0) is None
     model.vocabulary = vocabulary
-    written = snapshots.text(found)
-    assert written["given"] == vocabulary.decode(x[0])
-    assert set(written["written"]) <= set(text) | set("[unknown]\ufffd")
-    assert len(written["written"]) > 40
+    writer = text.Writer(view)
+    length = {True: text.CHARACTERS, False: text.WORDS}[characters]
+    for view.place in range(1, length + 4):
+        message = writer.write(0.0)
+    whole, begun = message["texts"]
+    assert message["given"] == vocabulary.decode(x[0])
+    assert (whole["first_step"], whole["last_step"], whole["is_whole"]) == (1, length, True)
+    assert (begun["first_step"], begun["last_step"], begun["is_whole"]) == (length + 1, length + 3, False)
+    assert [len(vocabulary.encode(t["written"])) for t in message["texts"]] == [length, 3]
+    assert set(whole["written"]) <= set("the cat sat on the mat. ")
+    for _ in range(40):
+        message = writer.write(1.0)
+    assert len(message["texts"]) <= text.MAX_TEXTS
+    assert message["texts"][0] == whole
+
+
+@pytest.mark.parametrize("rotary", [False, True])
+def test_maps_of_attention_are_the_weights_of_the_values(rotary):
+    model, x, y = language_model()
+    layer = cl.MultiHeadAttention(8, heads=2, rotary=rotary, causal=rotary)
+    model = cl.Model([model[0], layer, cl.TransformerBlock(8, heads=4, causal=True), model[2]], seed=0)
+    message = text.attention(watch_training(model, x, y, cl.SoftmaxLoss()))
+    assert [a.shape for a in message["maps"]] == [(2, 8, 8), (4, 8, 8)]
+    assert message["tokens"] is None
+    layer.forward(model[0].forward(x[:1]))
+    p = text.attention_probabilities(layer)
+    np.testing.assert_array_equal(np.round(255 * p), message["maps"][0])
+    values = layer.v[0].reshape(8, 2, 4).transpose(1, 0, 2)
+    np.testing.assert_allclose((p @ values).transpose(1, 0, 2).reshape(1, 8, 8), layer.h, rtol=1e-4, atol=1e-6)
+    assert not np.triu(message["maps"][1], 1).any()
+    plain = cl.MLP(2, [3], seed=0)
+    assert text.attention(watch_training(plain, X, Y, cl.SoftmaxLoss())) is None
 
 
 @pytest.mark.parametrize("data", ["tokens", "frame", "batches", "two inputs", "call", "sparse"])

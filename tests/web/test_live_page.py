@@ -4,6 +4,7 @@ import json
 import re
 import signal
 
+import numpy as np
 import pytest
 
 pytest.importorskip("starlette")
@@ -14,7 +15,7 @@ pytest.importorskip("websockets")
 import caffelite as cl
 from caffelite.web import snapshots
 from caffelite.web.messages import decode
-from tests.web.live_training import command, fit
+from tests.web.live_training import Looking, command, fit, language_model
 
 pytestmark = pytest.mark.usefixtures("long_timeouts")
 
@@ -125,6 +126,36 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     assert page.is_disabled("#pause")
     assert page.is_enabled("#keep")
     assert [line for line in said if "WebSocket" not in line] == []  # which tries to come back
+
+
+def test_the_page_of_a_gpt_shows_texts_and_its_attention(browser):
+    model, x, y = language_model()
+    said = []
+    with Looking(model=model, x=x, y=y) as looking:
+        page = open_page(browser, looking.live.address, said, viewport={"width": 390, "height": 900})
+        page.wait_for_function("() => document.querySelectorAll('#written li').length > 1")
+        assert page.inner_text("#given") == model.vocabulary.decode(x[0])
+        assert set(page.inner_text("#written li:last-child p")) <= set("the cat sat on the mat. ")
+        assert page.inner_text("#written li:last-child .steps").startswith("step ")
+        page.click('[aria-label="layer 1, head 2"]')
+        page.wait_for_function("() => document.querySelector('#map').dataset.shown === 'layer 1, head 2'")
+        assert page.get_attribute('[aria-label="layer 1, head 2"]', "aria-pressed") == "true"
+        assert page.evaluate("document.documentElement.scrollWidth") <= 390
+        page.close()
+    assert said == []
+
+
+def test_the_page_of_a_classifier_shows_a_confusion_matrix(browser):
+    x = np.random.default_rng(0).normal(size=(60, 5))
+    y = x.argmax(axis=1)
+    said = []
+    with Looking(model=cl.MLP(5, [20, 5], seed=0), x=x, y=y) as looking:
+        page = open_page(browser, looking.live.address, said, viewport={"width": 390, "height": 900})
+        page.wait_for_function("() => document.querySelector('#mistakes').dataset.wrong === '0'")
+        assert json.loads(page.get_attribute("#confusion", "data-counts")) == np.diag(np.bincount(y)).ravel().tolist()
+        assert page.get_attribute("#confusion canvas", "aria-label").endswith("class 4: 100 % right")
+        page.close()
+    assert said == []
 
 
 def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path):

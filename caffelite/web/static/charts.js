@@ -20,6 +20,9 @@ export function formatNumber(value) {
   return String(Number(value.toPrecision(4))).replace("-", "−");
 }
 
+/** Write a number of things. */
+export const formatCount = (n) => (n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en"));
+
 /** Write a number at an axis, with as few digits as it takes. */
 function formatTick(value) {
   const size = Math.abs(value);

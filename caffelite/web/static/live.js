@@ -1,10 +1,11 @@
 // The page of cl.live(): it draws what the training says, and sends what its buttons ask for.
 
-import { LineChart, formatNumber } from "./charts.js";
+import { LineChart, formatCount, formatNumber } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { decode, encode } from "./messages.js";
 import { $, drawNextFrame, make } from "./page.js";
-import { drawPlane, filterFigure, histogram, imageFigure } from "./pictures.js";
+import { drawAttention, drawFilters, drawMistakes, drawRegions, drawText, forgetDrawn, isNew, panel } from "./panels.js";
+import { histogram } from "./pictures.js";
 
 const ENDED = ["finished", "stopped", "failed"];
 const MINOR_CURVES = ["learning rate", "steps per second"]; // curves that are not results: small, and below the others
@@ -74,18 +75,10 @@ function updateList(message) {
 
 /** Draw all in the next frame. */
 const redraw = drawNextFrame(() => {
-  for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shownRun.parts);
+  for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawAttention, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shownRun.parts);
   drawControls();
   document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
 });
-
-/** Return whether a part has changed since it was drawn last. */
-const lastDrawn = new Map();
-function isNew(kind, part) {
-  const known = lastDrawn.get(kind);
-  lastDrawn.set(kind, part);
-  return known !== part;
-}
 
 // ---- what runs --------------------------------------------------------------------------------------------------------
 
@@ -98,7 +91,6 @@ function duration(seconds) {
 }
 
 const capitalize = (words) => words[0].toUpperCase() + words.slice(1);
-const formatCount = (n) => (n === null || n === undefined ? "–" : Math.round(n).toLocaleString("en"));
 
 function drawStatus({ status }) {
   if (!status) return;
@@ -192,58 +184,6 @@ function drawCurves({ curves: part }) {
   for (const [name, chart] of charts) {
     if (chart.figure.parentElement === $("charts") && !names.includes(name)) chart.show([]);
   }
-}
-
-// ---- pictures ---------------------------------------------------------------------------------------------------------
-
-/** Show or hide a panel. Return the part if it has to be drawn. */
-function panel(id, part) {
-  $(id).hidden = !part;
-  if (!part || !isNew(id, part)) return null;
-  let failed = $(id).querySelector(".failed");
-  if (part.error && !failed) $(id).append((failed = make("p", { className: "failed soft small" })));
-  if (failed) failed.textContent = part.error ? `It cannot be drawn: ${part.error}` : "";
-  return part.error ? null : part;
-}
-
-function drawRegions({ regions }) {
-  const part = panel("regions", regions);
-  if (!part) return;
-  drawPlane($("plane"), part);
-  const rows = `${formatCount(part.truth.length)} ${part.held_out ? "held-out rows" : "rows of the training"}`;
-  const right = part.right === undefined ? "" : `, ${(100 * part.right).toFixed(1)} % right; those that are wrong have a ring`;
-  $("regions-title").textContent = part.labels ? "Decision regions" : "Predictions over the plane";
-  $("regions-text").textContent = `${rows}${right}.`;
-  $("plane").setAttribute("aria-label", `${$("regions-title").textContent}: ${$("regions-text").textContent}`);
-  $("plane").dataset.right = part.right ?? "";
-  $("plane").dataset.drawn = Number($("plane").dataset.drawn ?? 0) + 1;
-}
-
-function drawMistakes({ mistakes }) {
-  const part = panel("mistakes", mistakes);
-  if (!part) return;
-  const figures = [...part.truth].map((truth, i) => {
-    const words = `${truth} → ${part.taken_for[i]}`;
-    return imageFigure(part.images, i, words, `${truth}, taken for ${part.taken_for[i]}, ${Math.round(100 * part.sure[i])} % sure`);
-  });
-  $("mistakes").querySelector(".pictures").replaceChildren(...figures);
-  const rows = part.held_out ? "held-out rows" : "rows of the training";
-  $("mistakes-text").textContent = `${part.wrong} of ${part.of} ${rows} are taken for another class${figures.length ? "; the surest first: class → taken for" : ""}.`;
-  $("mistakes").dataset.wrong = part.wrong;
-}
-
-function drawFilters({ filters }) {
-  const part = panel("filters", filters);
-  if (!part) return;
-  const figures = [...Array(part.filters.shape[0]).keys()].map((i) => filterFigure(part.filters, i));
-  $("filters").querySelector(".pictures").replaceChildren(...figures);
-  $("filters-text").textContent = `${part.of}. Each has its own scale.`;
-}
-
-function drawText({ text: written }) {
-  const part = panel("text", written);
-  if (!part) return;
-  $("written").replaceChildren(make("span", {}, part.given), part.written);
 }
 
 // ---- layers -----------------------------------------------------------------------------------------------------------
@@ -351,7 +291,7 @@ function showRun(run) {
   if (!run.parts.kernels) {
     $("times").replaceChildren();
     $("kernels-text").textContent = TIMING;
-    lastDrawn.delete("kernels");
+    forgetDrawn("kernels");
   }
   redraw();
 }
@@ -391,7 +331,7 @@ $("kernels-text").textContent = TIMING;
 $("log").onchange = redraw;
 $("smoothing").oninput = redraw;
 themeButton($("theme"), () => {
-  lastDrawn.clear();
+  forgetDrawn();
   for (const chart of charts.values()) chart.redraw();
   redraw();
 });
