@@ -26,6 +26,7 @@ from caffelite.web.server import Channel, Server
 from caffelite.web.status import Status
 from caffelite.web.updates import FAST_INTERVAL, SECONDS_AT_END, SECONDS_PAUSED, Updates
 
+MAX_NAME = 80  # characters of the name of a run
 FLUSH_TIMEOUT = 5.0  # seconds that a training which has ended waits for the page that it has opened
 
 
@@ -34,8 +35,8 @@ class Live:
 
     html = "live.html"
 
-    def __init__(self, port: int, open_browser: bool, folder: str | os.PathLike[str] | None) -> None:
-        self.port, self.open_browser, self.runs = port, open_browser, Runs(folder)
+    def __init__(self, port: int, open_browser: bool, folder: str | os.PathLike[str] | None, name: str | None) -> None:
+        self.port, self.open_browser, self.runs, self.name = port, open_browser, Runs(folder), name
         self.server: Server | None = None
         self._token: str | None = None
         self._training: Any = None
@@ -51,6 +52,19 @@ class Live:
         """The address of the page, None before the first training."""
         return None if self.server is None else self.server.address
 
+    def log(self, name: str, value: Any) -> None:
+        """Show a value of your own at the present step: call it in a callback, such as a function of each epoch.
+
+        Numbers become a curve of this name. An array (height, width) or (channels, height, width), with 1 or 3 channels
+        and at most 256 pixels a side, becomes a picture that replaces the last one of this name.
+
+        Raise RuntimeError if no training runs, TypeError for another value, and ValueError for a name that the page
+        uses for a curve of its own, or for more than 32 names.
+        """
+        if self._training is None:
+            raise RuntimeError("live.log: no training runs; call it in a callback of fit")
+        self._status.add_value(name, value)
+
     # ---- of the training, on its thread -------------------------------------------------------------------------
 
     def begin(self, training: Any) -> None:
@@ -60,7 +74,7 @@ class Live:
         self._outer_error = sys.exc_info()[1]
         self._next_update = 0.0
         self._was_opened = False
-        self._status = Status(self.runs.new_name() if training.is_main else "", training)
+        self._status = Status(self.runs.new_name() if training.is_main else "", self.name or "", training)
         self._updates = Updates(training, self._status, self.runs)
         self._controls = Controls(training, self._status, self._updates)
         if training.is_main:
@@ -171,7 +185,9 @@ def _has_screen() -> bool:
     return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
-def live(port: int = 0, open_browser: bool = True, folder: str | os.PathLike[str] | None = None) -> Live:
+def live(
+    port: int = 0, open_browser: bool = True, folder: str | os.PathLike[str] | None = None, name: str | None = None
+) -> Live:
     """Return a callback that shows the training on a page: `model.fit(…, callbacks=[cl.live()])`.
 
     It prints the address of the page, which only this machine can reach, and opens it in a browser if there is a
@@ -191,12 +207,20 @@ def live(port: int = 0, open_browser: bool = True, folder: str | os.PathLike[str
         folder side by side. Without it, the page shows the runs of this callback. If the file cannot be written later,
         for example on a full disk, caffelite gives a RuntimeWarning, and the training goes on.
 
+    name : str, optional
+        The name of the run on the page, such as "lr 0.003". Without it, the name is the time at which it began.
+
+    `live.log(name, value)` adds numbers and pictures of your own.
+
     The training computes the same bits as without it, unless a page changes the rate or ends the training. It takes
     less than 2 % of the time. The server ends with the training; a page that is open keeps what it shows.
 
-    Needs `pip install starlette uvicorn websockets`. Raise ValueError for a port outside 0 … 65535. When the
+    Needs `pip install starlette uvicorn websockets`. Raise ValueError for a port outside 0 … 65535, and for a
+    name that is not a text of 1 to 80 characters. When the
     training begins, it raises OSError if the port is taken, or if the folder cannot be written.
     """
     if type(port) is not int or not 0 <= port <= 65535:
         raise ValueError(f"live: port is an integer of 0 … 65535, got {port!r}")
-    return Live(port, check_bool("live: open_browser", open_browser), folder)
+    if name is not None and not (isinstance(name, str) and 0 < len(name.strip()) <= MAX_NAME):
+        raise ValueError(f"live: name is a text of 1 to {MAX_NAME} characters, got {name!r:.100}")
+    return Live(port, check_bool("live: open_browser", open_browser), folder, name)

@@ -10,6 +10,7 @@ import numpy as np
 
 from caffelite._support.text_table import shorten
 from caffelite.web.curves import Curve
+from caffelite.web.log import Log
 
 MAX_SIZES = 12  # parameters whose sizes are drawn
 MAX_LETTERS = 400  # of a model or a loss
@@ -18,8 +19,9 @@ MAX_LETTERS = 400  # of a model or a loss
 class Status:
     """The state of a training, its numbers and curves. The training's thread calls all methods."""
 
-    def __init__(self, name: str, training: Any) -> None:
-        self.name, self.training = name, training
+    def __init__(self, name: str, title: str, training: Any) -> None:
+        self.name, self.title, self.training = name, title, training
+        self.settings = _find_settings(training)
         self.state, self.why = "running", ""
         self.unsupported: dict[str, str] = {}  # the requests that are impossible, and the reasons
         self.steps = 0
@@ -31,6 +33,7 @@ class Status:
         self._seen_epochs, self._epoch_start = (self._first_epoch if training.steps_per_epoch is None else 0), 0
         self._results = {name: Curve() for name in training.history}
         self._extra_curves = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}
+        self.log = Log()
         self._sizes: dict[str, tuple[Curve, Curve]] = {}  # of a parameter and of its gradient, by the parameter's name
         self._last_update = (0, 0.0, 0, math.nan)  # steps, seconds, epochs, loss so far
         self._steps_per_second = math.nan  # since the last update
@@ -122,9 +125,14 @@ class Status:
     def curves(self) -> dict[str, Any]:
         """Return the curves for the page."""
         self.add_epochs()
-        curves = {name: curve.message() for name, curve in (self._results | self._extra_curves).items() if len(curve)}
+        all_curves = self._results | self._extra_curves | self.log.curves
+        curves = {name: curve.message() for name, curve in all_curves.items() if len(curve)}
         sizes = {name: {"weight": w.message(), "gradient": g.message()} for name, (w, g) in self._sizes.items()}
-        return {"curves": curves, "sizes": sizes}
+        return {"curves": curves, "sizes": sizes, "logged": [*self.log.curves]}
+
+    def add_value(self, name: str, value: Any) -> None:
+        """Add a number or a picture of the user's own, at the present step."""
+        self.log.add(name, value, self.place, self._results.keys() | self._extra_curves.keys())
 
     def numbers(self) -> dict[str, Any]:
         """Return the numbers for the page."""
@@ -135,6 +143,8 @@ class Status:
         optimizer = training.optimizer
         return {
             "name": self.name,
+            "title": self.title,
+            "settings": self.settings,
             "state": self.state,
             "why": self.why,
             "epoch": training.history.epochs,
@@ -153,3 +163,20 @@ class Status:
             "loss": shorten(repr(training.loss), MAX_LETTERS),
             "cannot": self.unsupported,
         }
+
+
+def _find_settings(training: Any) -> dict[str, Any]:
+    """Return the settings in which trainings may differ, by name, as numbers and short texts."""
+    optimizer, settings = training.optimizer, dict[str, Any]()
+    if optimizer is not None:
+        settings["optimizer"] = type(optimizer).__name__
+        first = optimizer.groups[0]
+        settings |= {name: float(first[name]) for name in optimizer.hyper_names}
+        if optimizer._schedule_state[0] is not None:
+            settings["lr"] = "schedule"
+    settings["batch size"] = getattr(training.batches, "batch_size", None)
+    settings["parameters"] = sum(p.size for p in training.model.parameters())
+    settings["dtype"] = str(training.model.dtype)
+    settings["loss"] = shorten(repr(training.loss), MAX_LETTERS)
+    settings["model"] = shorten(repr(training.model), MAX_LETTERS)
+    return settings

@@ -165,6 +165,8 @@ class Updates:
 
     def _make_status(self) -> dict[str, Any]:
         self.publish("curves", self.status.curves())
+        if self.status.log.has_news:
+            self.publish("pictures", self.status.log.message())
         return self.status.numbers()
 
     def _make_picture(self, name: str, budget: float) -> dict[str, Any] | None:

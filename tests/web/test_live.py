@@ -601,6 +601,78 @@ def test_a_part_that_cannot_be_made_reports_it_and_the_training_goes_on(monkeypa
     assert looking.page.kinds.count("regions") == 1
 
 
+# ---- values of the user's own ---
+
+
+def test_own_numbers_become_curves_and_own_arrays_pictures():
+    live = cl.live(open_browser=False, name="my net")
+
+    def log(epoch, history):
+        live.log("gap", history["loss"][-1] - 1)
+        live.log("tensor", cl.Tensor(np.float32(epoch)))
+        live.log("weights", np.arange(6.0).reshape(2, 3) + epoch)
+        live.log("colours", [[[0, 255]], [[255, 0]], [[0, 0]]])
+
+    parts = train_to_end(live, callbacks=[log], batch_size=8)
+    curves, per_epoch = parts["curves"]["curves"], -(-len(X) // 8)
+    np.testing.assert_array_equal(curves["gap"]["x"], curves["loss"]["x"])
+    np.testing.assert_allclose(curves["gap"]["y"], curves["loss"]["y"] - 1, rtol=1e-5)
+    np.testing.assert_array_equal(curves["tensor"]["y"], [0, 1, 2])
+    assert parts["curves"]["logged"] == ["gap", "tensor"]
+    weights, colours = parts["pictures"]["pictures"]
+    assert (weights["name"], weights["step"]) == ("weights", 3 * per_epoch)
+    np.testing.assert_array_equal(weights["pixels"][..., 0], [[0, 51, 102], [153, 204, 255]])
+    np.testing.assert_array_equal(colours["pixels"], [[[0, 255, 0], [255, 0, 0]]])
+    assert parts["status"]["title"] == "my net"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "error", "message"),
+    [
+        ("loss", 1.0, ValueError, "the page has a curve 'loss' already"),
+        ("learning rate", 1.0, ValueError, "the page has a curve 'learning rate' already"),
+        ("", 1.0, ValueError, "name is a text of 1 to 60 characters, got ''"),
+        (3, 1.0, ValueError, "name is a text of 1 to 60 characters, got 3"),
+        ("a", "high", TypeError, r"'a' is a number, or a picture of shape .*; got str"),
+        ("a", np.zeros((2, 4, 4)), TypeError, r"got shape \(2, 4, 4\)"),
+        ("a", np.zeros((300, 4)), ValueError, r"1 to 256 pixels a side, got 'a' of shape \(300, 4\)"),
+        ("gap", np.zeros((4, 4)), ValueError, "'gap' is a number or a picture, and not both"),
+    ],
+)
+def test_a_value_that_cannot_be_shown_raises_and_changes_nothing(name, value, error, message):
+    live, errors = cl.live(open_browser=False), []
+
+    def log(epoch, history):
+        live.log("gap", epoch)
+        with pytest.raises(error, match=message) as raised:
+            live.log(name, value)
+        errors.append(raised)
+
+    parts = train_to_end(live, callbacks=[log])
+    assert len(errors) == 3
+    assert parts["curves"]["logged"] == ["gap"]
+    assert "pictures" not in parts
+    with pytest.raises(RuntimeError, match="no training runs; call it in a callback of fit"):
+        live.log("gap", 1)
+
+
+def test_own_names_are_limited():
+    live = cl.live(open_browser=False)
+
+    def log(epoch, history):
+        for i in range(33):
+            live.log(f"value {i}", i)
+
+    with pytest.raises(ValueError, match="at most 32 names, got 'value 32' as another one"):
+        train_to_end(live, callbacks=[log])
+
+
+@pytest.mark.parametrize("name", ["", " ", "x" * 81, 3])
+def test_a_run_needs_a_name_that_is_a_text(name):
+    with pytest.raises(ValueError, match="live: name is a text of 1 to 80 characters, got"):
+        cl.live(name=name)
+
+
 # ---- attacks --------------------------------------------------------------------------------------------------------
 
 

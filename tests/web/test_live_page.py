@@ -177,6 +177,34 @@ def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path
     assert said == []
 
 
+def test_the_page_shows_names_settings_and_own_values(browser, tmp_path):
+    for lr, epochs in ((0.1, 30), (0.02, 40)):
+        model = cl.MLP(2, [20, 3], seed=0)
+        live = cl.live(open_browser=False, folder=tmp_path / "runs", name=f"lr {lr}")
+
+        def log(epoch, history, live=live):
+            live.log("gap", history["loss"][-1] - 1)
+            live.log("weights", np.arange(6.0).reshape(2, 3))
+
+        fit([live, log], epochs, model=model, optimizer=cl.SGD(model.parameters(), lr=lr))
+    said = []
+    with command(tmp_path / "runs") as program:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(program.address)
+        wait_for_state(page, "finished")
+        page.check('[aria-label="draw lr 0.1 beside"]')
+        page.wait_for_function("() => document.querySelector('[data-chart=gap]').dataset.values.includes('lr 0.1')")
+        assert values(page, "gap").keys() == {"this run", "lr 0.1"}
+        head = page.inner_text("#settings-head").split("\t")
+        assert head[-1] == "lr"
+        assert [row.split("\t")[-1] for row in page.inner_text("#list").splitlines()] == ["0.02", "0.1"]
+        assert page.inner_text("#about").startswith("lr 0.02 · ")
+        assert "weights, step " in page.inner_text("#pictures figcaption")
+    assert [line for line in said if "WebSocket" not in line] == []
+
+
 def test_the_page_of_a_folder_shows_its_runs_and_no_controls(browser, folder, tmp_path):
     said = []
     with command(folder) as program:

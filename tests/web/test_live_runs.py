@@ -54,6 +54,20 @@ def test_runs_of_a_folder_stay_and_are_listed_and_opened(tmp_path):
     assert [*folder.glob("*.part")] == []
 
 
+def test_the_list_has_the_names_and_settings_of_runs(tmp_path):
+    for lr in (0.1, 0.01):
+        model = cl.MLP(2, [20, 3], seed=0)
+        optimizer = cl.SGD(model.parameters(), lr=lr, momentum=0.9)
+        live = cl.live(open_browser=False, folder=tmp_path, name=f"lr {lr}")
+        fit([live], 3, model=model, optimizer=optimizer, batch_size=16)
+    runs = Runs(tmp_path).list_runs()
+    assert [run["title"] for run in runs] == ["lr 0.01", "lr 0.1"]
+    first, second = (run["settings"] for run in runs)
+    assert {name for name in first if first[name] != second[name]} == {"lr"}
+    assert first["lr"] == 0.01
+    assert {"optimizer": "SGD", "momentum": 0.9, "batch size": 16, "parameters": 123}.items() <= first.items()
+
+
 def test_the_file_of_a_run_follows_the_training(tmp_path):
     with Looking(cl.live(open_browser=False, folder=tmp_path)) as looking:
         path = Path(looking.page.wait_for("file")["path"])

@@ -4,7 +4,7 @@ import { LineChart, formatCount, formatNumber } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { decode, encode } from "./messages.js";
 import { $, drawNextFrame, make } from "./page.js";
-import { drawAttention, drawFilters, drawMistakes, drawRegions, drawText, forgetDrawn, isNew, panel } from "./panels.js";
+import { drawAttention, drawFilters, drawMistakes, drawPictures, drawRegions, drawText, forgetDrawn, isNew, panel } from "./panels.js";
 import { histogram } from "./pictures.js";
 
 const ENDED = ["finished", "stopped", "failed"];
@@ -75,7 +75,7 @@ function updateList(message) {
 
 /** Draw all in the next frame. */
 const redraw = drawNextFrame(() => {
-  for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawAttention, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shownRun.parts);
+  for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawAttention, drawPictures, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shownRun.parts);
   drawControls();
   document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
 });
@@ -115,7 +115,7 @@ function drawStatus({ status }) {
     if (i === 0 && epochs) item.lastChild.append(make("small", {}, ` of ${formatCount(epochs)}`));
     item.dataset.number = name;
   });
-  $("about").textContent = `${shownRun === liveRun ? "" : `${shownRun.name} · `}${status.model} · ${status.loss} · ${status.optimizer}${status.scheduled ? " with a schedule" : ""} · ${formatCount(status.parameters)} parameters`;
+  $("about").textContent = `${shownRun === liveRun && !status.title ? "" : `${runLabel(shownRun)} · `}${status.model} · ${status.loss} · ${status.optimizer}${status.scheduled ? " with a schedule" : ""} · ${formatCount(status.parameters)} parameters`;
   $("state").textContent = state;
   $("state").dataset.state = state;
   const share = epochs ? status.place / epochs : 0;
@@ -163,8 +163,8 @@ function drawCurves({ curves: part }) {
   if (!names.includes("loss")) names.unshift("loss");
   for (const name of names) {
     const lines = [], lastSteps = curves["loss of the last steps"];
-    const isOther = MINOR_CURVES.includes(name);
-    if (curves[name]) lines.push({ name: isOther ? "" : "training", key: "--blue", ...curves[name] });
+    const isOther = MINOR_CURVES.includes(name), isOwn = part.logged?.includes(name);
+    if (curves[name]) lines.push({ name: isOther || (isOwn && !comparedRuns.size) ? "" : isOwn ? "this run" : "training", key: "--blue", ...curves[name] });
     if (name === "loss" && lastSteps && (curves.loss?.y.length ?? 0) < 100) {
       lines.push({ name: "last steps", key: "--grey", ...lastSteps, faint: Boolean(curves.loss) });
     }
@@ -172,8 +172,9 @@ function drawCurves({ curves: part }) {
     [...comparedRuns].forEach((other, i) => {
       const own = (runList.get(other) ?? loadedRuns.get(other))?.curves ?? {};
       const key = ["--green", "--violet", "--sky", "--orange"][i % 4];
-      if (own[name]) lines.push({ name: other, key, ...own[name] });
-      if (own[`val_${name}`]) lines.push({ name: `${other}, held out`, key, dashed: true, ...own[`val_${name}`] });
+      const label = runLabel(runList.get(other) ?? loadedRuns.get(other));
+      if (own[name]) lines.push({ name: label, key, ...own[name] });
+      if (own[`val_${name}`]) lines.push({ name: `${label}, held out`, key, dashed: true, ...own[`val_${name}`] });
     });
     const chart = getChart($("charts"), name, { height: isOther ? 120 : 200 });
     if (!isOther) Object.assign(chart, { log: $("log").checked, smoothing: Number($("smoothing").value) });
@@ -241,9 +242,29 @@ function drawKernels({ kernels }) {
 
 const summarize = ({ name, parts: { status, curves } }) => ({ ...status, name, curves: curves?.curves ?? {} });
 
+/** Return what a run is called on the page: its title, with its time if another run has the same. */
+function runLabel({ name, title, parts }) {
+  title ??= parts?.status?.title;
+  if (!title) return name;
+  const isShared = [...runList.values(), liveRun.parts.status].some((run) => run && run.name !== name && run.title === title);
+  return isShared ? `${title} (${name})` : title;
+}
+
 /** Keep a run that was trained or opened. */
 function loadRun({ name, parts }) {
   loadedRuns.set(name, { name, parts, curves: parts.curves?.curves ?? {} });
+}
+
+/** Return the names of the settings in which the runs differ. */
+function differences(runs) {
+  const names = new Set(runs.flatMap(({ settings }) => Object.keys(settings ?? {})));
+  return [...names].filter((name) => new Set(runs.map(({ settings }) => settings?.[name])).size > 1);
+}
+
+function formatSetting(value) {
+  if (value === null || value === undefined) return "–";
+  if (typeof value === "number") return formatNumber(value);
+  return value.length > 24 ? make("span", { title: value }, `${value.slice(0, 23)}…`) : value;
 }
 
 function drawRuns({ file }) {
@@ -253,17 +274,22 @@ function drawRuns({ file }) {
   const key = JSON.stringify([runs.map((run) => [run.name, run.state, run.epoch]), [...comparedRuns], shownRun.name]);
   if ($("list").dataset.key === key) return;
   $("list").dataset.key = key;
+  const settings = differences(runs);
+  $("settings-head").replaceChildren(...["run", "state", "epochs", "loss", "compare", "", ...settings].map((name, i) =>
+    make("th", { className: i < 2 ? "left" : "" }, name || make("span", { className: "only-read" }, "look at it"))));
   $("list").replaceChildren(...runs.map((run) => {
     const last = (curve) => formatNumber(curve?.y[curve.y.length - 1]);
-    const { name } = run;
+    const { name } = run, label = runLabel(run);
     const disabled = name === shownRun.name;
-    const box = make("input", { type: "checkbox", checked: comparedRuns.has(name), disabled, "aria-label": `draw ${name} beside` });
+    const box = make("input", { type: "checkbox", checked: comparedRuns.has(name), disabled, "aria-label": `draw ${label} beside` });
     box.onchange = () => {
       box.checked ? comparedRuns.add(name) : comparedRuns.delete(name);
       redraw();
     };
-    const button = make("button", { disabled, "aria-label": `look at ${name}`, onclick: () => selectRun(name) }, "Look at");
-    const element = row([name, run.state, formatCount(run.epoch), last(run.curves.val_loss ?? run.curves.loss), box, button]);
+    const button = make("button", { disabled, "aria-label": `look at ${label}`, onclick: () => selectRun(name) }, "Look at");
+    const values = settings.map((setting) => formatSetting(run.settings?.[setting]));
+    const element = row([label, run.state, formatCount(run.epoch), last(run.curves.val_loss ?? run.curves.loss), box, button, ...values]);
+    element.firstChild.title = name;
     element.dataset.run = name;
     element.setAttribute("aria-current", String(name === shownRun.name));
     return element;
@@ -287,7 +313,7 @@ function showRun(run) {
   shownRun = run;
   comparedRuns.delete(run.name);
   if (run === liveRun || isFolder) showMessage(null);
-  else showMessage(`This is the run ${run.name}. Its state: ${runState(run)}.`);
+  else showMessage(`This is the run ${runLabel(run)}. Its state: ${runState(run)}.`);
   if (!run.parts.kernels) {
     $("times").replaceChildren();
     $("kernels-text").textContent = TIMING;

@@ -125,3 +125,12 @@ export function drawAttention({ attention }) {
   $("map").setAttribute("aria-label", `attention of ${head}`);
   $("map").dataset.shown = head;
 }
+
+export function drawPictures({ pictures }) {
+  const part = panel("pictures", pictures);
+  if (!part) return;
+  $("pictures").querySelector(".pictures").replaceChildren(...part.pictures.map(({ name, step, pixels }) => {
+    const images = Object.assign(pixels.subarray(), { shape: [1, ...pixels.shape] });
+    return imageFigure(images, 0, `${name}, step ${formatCount(step)}`, name);
+  }));
+}
