@@ -177,7 +177,7 @@ def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path
     assert said == []
 
 
-def test_the_page_shows_names_settings_and_own_values(browser, tmp_path):
+def test_the_page_shows_names_settings_and_own_values_also_as_a_file(browser, tmp_path):
     for lr, epochs in ((0.1, 30), (0.02, 40)):
         model = cl.MLP(2, [20, 3], seed=0)
         live = cl.live(open_browser=False, folder=tmp_path / "runs", name=f"lr {lr}")
@@ -202,6 +202,25 @@ def test_the_page_shows_names_settings_and_own_values(browser, tmp_path):
         assert [row.split("\t")[-1] for row in page.inner_text("#list").splitlines()] == ["0.02", "0.1"]
         assert page.inner_text("#about").startswith("lr 0.02 · ")
         assert "weights, step " in page.inner_text("#pictures figcaption")
+        with page.expect_download() as download:
+            page.click("#keep-page")
+        download.value.save_as(tmp_path / "run.html")
+        loss = values(page, "loss")
+        page.close()
+    page = browser.new_page(viewport={"width": 390, "height": 900})
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+    page.goto((tmp_path / "run.html").as_uri())
+    wait_for_state(page, "finished")
+    page.wait_for_function("() => document.querySelector('[data-chart=loss]').dataset.values.includes('lr 0.1')")
+    assert values(page, "loss") == loss
+    assert number(page, "Epoch").startswith("40 ")
+    assert not page.is_visible("#pause")
+    assert page.is_disabled('[aria-label="look at lr 0.1"]')
+    assert not [url for url in asked if url.startswith("http")]
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert [line for line in said if "WebSocket" not in line] == []
 
 

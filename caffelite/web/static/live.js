@@ -4,6 +4,7 @@ import { LineChart, formatCount, formatNumber } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { decode, encode } from "./messages.js";
 import { $, drawNextFrame, make } from "./page.js";
+import { loadPageFile, readPageFile } from "./page_file.js";
 import { drawAttention, drawFilters, drawMistakes, drawPictures, drawRegions, drawText, forgetDrawn, isNew, panel } from "./panels.js";
 import { histogram } from "./pictures.js";
 
@@ -28,7 +29,10 @@ const showMessage = (words, isBad = false) => {
   $("said").classList.toggle("bad", isBad);
 };
 
-const send = connect(receive, (why) => {
+const fileContent = readPageFile(); // of a page that was saved as a file, which has no server
+const makePageFile = fileContent ? null : loadPageFile();
+
+const send = fileContent ? () => {} : connect(receive, (why) => {
   isConnected = why === null;
   const isOver = ENDED.includes(liveRun.parts.status?.state);
   if (isConnected) showMessage(null);
@@ -142,7 +146,7 @@ function drawControls() {
   $("rate").title = cannot.rate ?? "";
   if (shownRun === liveRun && !liveRun.parts.kernels) $("kernels-text").textContent = cannot.kernels ? `${capitalize(cannot.kernels)}.` : TIMING;
   $("pause").textContent = isPaused ? "Go on" : "Pause";
-  $("keep").disabled = !shownRun.parts.status;
+  $("keep").disabled = $("keep-page").disabled = !shownRun.parts.status;
   if (status && !$("new-rate").matches(":focus")) $("new-rate").value = String(Number((status.lr ?? 0).toPrecision(4)));
 }
 
@@ -286,7 +290,7 @@ function drawRuns({ file }) {
       box.checked ? comparedRuns.add(name) : comparedRuns.delete(name);
       redraw();
     };
-    const button = make("button", { disabled, "aria-label": `look at ${label}`, onclick: () => selectRun(name) }, "Look at");
+    const button = make("button", { disabled: disabled || Boolean(fileContent && !loadedRuns.has(name)), "aria-label": `look at ${label}`, onclick: () => selectRun(name) }, "Look at");
     const values = settings.map((setting) => formatSetting(run.settings?.[setting]));
     const element = row([label, run.state, formatCount(run.epoch), last(run.curves.val_loss ?? run.curves.loss), box, button, ...values]);
     element.firstChild.title = name;
@@ -322,8 +326,8 @@ function showRun(run) {
   redraw();
 }
 
-function download(name, content) {
-  const href = URL.createObjectURL(new Blob([content], { type: "application/octet-stream" }));
+function download(name, content, type = "application/octet-stream") {
+  const href = URL.createObjectURL(new Blob([content], { type }));
   const link = make("a", { href, download: name });
   link.click();
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
@@ -341,6 +345,14 @@ $("rate").onsubmit = (event) => {
   else showMessage("A learning rate is a number, 0 or more.", true);
 };
 $("keep").onclick = () => download(`${shownRun.name}.run`, encode({ kind: "run", name: shownRun.name, parts: shownRun.parts }));
+$("keep-page").onclick = async () => {
+  const { name, parts } = shownRun, compared = [...comparedRuns].map((other) => runList.get(other) ?? summarize(loadedRuns.get(other)));
+  try {
+    download(`${name}.html`, await makePageFile({ kind: "page", run: { name, parts }, compared }), "text/html");
+  } catch (error) {
+    showMessage(`The file cannot be made: ${error.message}.`, true);
+  }
+};
 $("open").onchange = async ({ target }) => {
   for (const file of target.files) {
     try {
@@ -361,3 +373,13 @@ themeButton($("theme"), () => {
   for (const chart of charts.values()) chart.redraw();
   redraw();
 });
+
+if (fileContent) {
+  isFolder = true;
+  document.body.classList.add("of-folder", "of-file");
+  for (const run of fileContent.compared) {
+    runList.set(run.name, run);
+    comparedRuns.add(run.name);
+  }
+  openRun(fileContent.run);
+}
