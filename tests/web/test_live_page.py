@@ -128,6 +128,55 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     assert [line for line in said if "WebSocket" not in line] == []  # which tries to come back
 
 
+def test_a_chart_zooms_and_gives_its_picture_and_numbers(browser, folder, tmp_path):
+    said = []
+
+    def chart_range(name="loss"):
+        return json.loads(page.get_attribute(f'[data-chart="{name}"]', "data-range"))
+
+    def wait_for_range(condition):
+        page.wait_for_function(f"() => (([left, right]) => {condition})(JSON.parse($('loss').dataset.range))")
+
+    with command(folder) as program:
+        page = browser.new_page(viewport={"width": 1440, "height": 900})
+        page.on("console", lambda message: said.append(message.text))
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.goto(program.address)
+        wait_for_state(page, "finished")
+        page.evaluate("() => { window.$ = (name) => document.querySelector(`[data-chart='${name}']`); }")
+        page.wait_for_function("() => $('loss')?.dataset.range")
+        whole = chart_range()
+        box = page.locator('[data-chart="loss"] canvas').bounding_box()
+        page.mouse.move(box["x"] + 0.4 * box["width"], box["y"] + 50)
+        page.mouse.down()
+        page.mouse.move(box["x"] + 0.6 * box["width"], box["y"] + 60, steps=3)
+        page.mouse.up()
+        wait_for_range(f"left > {whole[0]} && right < {whole[1]}")
+        zoomed = chart_range()
+        assert 0.1 < (zoomed[1] - zoomed[0]) / (whole[1] - whole[0]) < 0.35
+        page.wait_for_function(f"() => $('learning rate').dataset.range === '{json.dumps(zoomed, separators=(',', ':'))}'")
+        page.keyboard.press("-")
+        wait_for_range(f"right - left > {1.5 * (zoomed[1] - zoomed[0])}")
+        page.click('[data-chart="loss"] .whole')
+        wait_for_range(f"left === {whole[0]} && right === {whole[1]}")
+        page.focus('[data-chart="loss"] canvas')
+        page.keyboard.press("+")
+        wait_for_range(f"right - left < {0.6 * (whole[1] - whole[0])}")
+        page.keyboard.press("Escape")
+        wait_for_range(f"left === {whole[0]} && right === {whole[1]}")
+        for name in ("PNG", "CSV"):
+            with page.expect_download() as download:
+                page.click(f'[aria-label="loss as {name}"]')
+            download.value.save_as(tmp_path / f"loss.{name}")
+        last = values(page, "loss")["training"]
+    assert (tmp_path / "loss.PNG").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    head, *rows, end = (tmp_path / "loss.CSV").read_text().split("\n")
+    assert (head, end) == ("line,step,mean,least,greatest", "")
+    rows = [row.split(",") for row in rows if row.startswith("training,")]
+    assert (len(rows), float(rows[-1][1]), float(rows[-1][2])) == (40, whole[1], last)
+    assert [line for line in said if "WebSocket" not in line] == []
+
+
 def test_the_page_of_a_gpt_shows_texts_and_its_attention(browser):
     model, x, y = language_model()
     said = []

@@ -77,7 +77,7 @@ export class LineChart {
    * `height` in pixels.
    */
   constructor(host, { title, unit = "epoch", log = false, smoothing = 0, height = 180 }) {
-    Object.assign(this, { title, unit, log, smoothing, series: [], cursor: null });
+    Object.assign(this, { title, unit, log, smoothing, series: [], cursor: null, zoom: null, selection: null });
     this.redraw = drawNextFrame(() => this.draw());
     this.keys = make("span", { className: "keys" });
     this.canvas = make("canvas", { tabIndex: 0, role: "img" });
@@ -108,13 +108,13 @@ export class LineChart {
     this.redraw();
   }
 
-  /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic. */
-  ranges() {
+  /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic; of `zoom` only. */
+  ranges([from, to] = [-Infinity, Infinity]) {
     let left = Infinity, right = -Infinity, low = Infinity, high = -Infinity;
     for (const { x, y } of this.lines) {
       for (let i = 0; i < x.length; i++) {
         const value = this.log ? Math.log10(y[i]) : y[i];
-        if (!Number.isFinite(value)) continue;
+        if (!Number.isFinite(value) || x[i] < from || x[i] > to) continue;
         left = Math.min(left, x[i]);
         right = Math.max(right, x[i]);
         low = Math.min(low, value);
@@ -123,8 +123,15 @@ export class LineChart {
     }
     if (left > right) return null;
     if (left === right) [left, right] = [left - 0.5, right + 0.5];
+    if (from !== -Infinity) [left, right] = [from, to];
     const margin = (high - low) * 0.06 || Math.abs(high) * 0.5 || 0.5;
     return { left, right, low: low - margin, high: high + margin };
+  }
+
+  /** The ranges for `zoom`; if it has no points, the height of all lines. */
+  zoomed() {
+    const [left, right] = this.zoom;
+    return this.ranges(this.zoom) ?? { ...this.whole, left, right };
   }
 
   draw() {
@@ -136,7 +143,8 @@ export class LineChart {
       y: line.faint ? line.y : smooth(line.y, this.smoothing),
       colour: lineColour(line.key ?? i),
     }));
-    const range = (this.range = this.ranges());
+    this.whole = this.ranges();
+    const range = (this.range = this.whole && this.zoom ? this.zoomed() : this.whole);
     this.describe();
     if (range === null) return;
     const across = (x) => LEFT + ((x - range.left) / (range.right - range.left)) * (width - LEFT - RIGHT);
@@ -148,6 +156,11 @@ export class LineChart {
     pen.rect(LEFT, TOP - 2, width - LEFT - RIGHT + 2, height - TOP - BOTTOM + 4);
     pen.clip();
     for (const line of this.lines) this.drawLine(pen, line, across, up);
+    if (this.selection) {
+      pen.globalAlpha = 0.2;
+      pen.fillStyle = colour("--strong");
+      pen.fillRect(this.selection[0], TOP, this.selection[1] - this.selection[0], height - TOP - BOTTOM);
+    }
     pen.restore();
     if (this.cursor !== null) this.drawCursor(pen, height, across, up);
     this.figure.dataset.frames = String(++drawn);
@@ -226,13 +239,18 @@ export class LineChart {
     }
   }
 
+  /** The x at a place in pixels, inside the range of x. */
+  xAt(at) {
+    const share = (at - LEFT) / (this.width - LEFT - RIGHT), { left, right } = this.range;
+    return left + Math.min(1, Math.max(0, share)) * (right - left);
+  }
+
   /** Move the cursor to a place in pixels, or take it away. */
   setCursor(at) {
     if (at === null || !this.range || !this.across) {
       this.cursor = null;
     } else {
-      const share = (at - LEFT) / (this.width - LEFT - RIGHT);
-      const target = this.range.left + Math.min(1, Math.max(0, share)) * (this.range.right - this.range.left);
+      const target = this.xAt(at);
       const longest = this.longest();
       this.cursor = longest.x[nearestIndex(longest.x, target)];
     }
@@ -273,6 +291,8 @@ export class LineChart {
     this.canvas.setAttribute("aria-label", this.words.textContent);
     this.figure.dataset.values = JSON.stringify(values);
     this.figure.dataset.scale = this.log ? "log" : "linear";
+    this.figure.dataset.range = this.range ? JSON.stringify([this.range.left, this.range.right]) : "";
+    this.figure.classList.toggle("zoomed", Boolean(this.zoom));
     this.figure.dataset.cursor = this.cursor ?? "";
   }
 }

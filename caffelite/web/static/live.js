@@ -1,9 +1,10 @@
 // The page of cl.live(): it draws what the training says, and sends what its buttons ask for.
 
+import { addTools } from "./chart_tools.js";
 import { LineChart, formatCount, formatNumber } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { decode, encode } from "./messages.js";
-import { $, drawNextFrame, make } from "./page.js";
+import { $, download, drawNextFrame, make } from "./page.js";
 import { loadPageFile, readPageFile } from "./page_file.js";
 import { drawAttention, drawFilters, drawMistakes, drawPictures, drawRegions, drawText, forgetDrawn, isNew, panel } from "./panels.js";
 import { histogram } from "./pictures.js";
@@ -44,7 +45,7 @@ const send = fileContent ? () => {} : connect(receive, (why) => {
 
 function receive(message) {
   const { kind } = message;
-  if (kind === "saved") return download(message.name, message.content);
+  if (kind === "saved") return download(message.name, new Blob([message.content]));
   if (kind === "refused") return showMessage(`Not done: ${message.why}.`, true);
   if (kind === "run") return openRun(message);
   if (kind === "runs") return updateList(message);
@@ -153,9 +154,18 @@ function drawControls() {
 // ---- curves -----------------------------------------------------------------------------------------------------------
 
 const charts = new Map();
+let zoom = null; // the range of steps that all charts show, null for all steps
 
 function getChart(host, name, options = {}) {
-  if (!charts.has(name)) charts.set(name, new LineChart(host, { title: name, unit: "step", ...options }));
+  if (!charts.has(name)) {
+    const chart = new LineChart(host, { title: name, unit: "step", ...options });
+    charts.set(name, chart);
+    chart.zoom = zoom;
+    addTools(chart, (range) => {
+      zoom = range;
+      for (const each of charts.values()) each.set({ zoom });
+    });
+  }
   return charts.get(name);
 }
 
@@ -326,13 +336,6 @@ function showRun(run) {
   redraw();
 }
 
-function download(name, content, type = "application/octet-stream") {
-  const href = URL.createObjectURL(new Blob([content], { type }));
-  const link = make("a", { href, download: name });
-  link.click();
-  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-}
-
 // ---- what the buttons do ----------------------------------------------------------------------------------------------
 
 $("pause").onclick = () => send({ kind: liveRun.parts.status?.state === "paused" ? "go" : "pause" });
@@ -344,11 +347,11 @@ $("rate").onsubmit = (event) => {
   if (Number.isFinite(value) && value >= 0) send({ kind: "rate", value });
   else showMessage("A learning rate is a number, 0 or more.", true);
 };
-$("keep").onclick = () => download(`${shownRun.name}.run`, encode({ kind: "run", name: shownRun.name, parts: shownRun.parts }));
+$("keep").onclick = () => download(`${shownRun.name}.run`, new Blob([encode({ kind: "run", name: shownRun.name, parts: shownRun.parts })]));
 $("keep-page").onclick = async () => {
   const { name, parts } = shownRun, compared = [...comparedRuns].map((other) => runList.get(other) ?? summarize(loadedRuns.get(other)));
   try {
-    download(`${name}.html`, await makePageFile({ kind: "page", run: { name, parts }, compared }), "text/html");
+    download(`${name}.html`, new Blob([await makePageFile({ kind: "page", run: { name, parts }, compared })], { type: "text/html" }));
   } catch (error) {
     showMessage(`The file cannot be made: ${error.message}.`, true);
   }

@@ -34,3 +34,10 @@ export function drawNextFrame(draw) {
     });
   };
 }
+
+/** Give the user a file of this name. */
+export function download(name, blob) {
+  const href = URL.createObjectURL(blob);
+  make("a", { href, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(href), 1000);
+}

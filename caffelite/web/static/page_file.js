@@ -2,7 +2,7 @@
 
 import { decode, encode } from "./messages.js";
 
-const SCRIPTS = ["live", "charts", "connection", "matrix", "messages", "page", "page_file", "panels", "pictures"];
+const SCRIPTS = ["live", "chart_tools", "charts", "connection", "matrix", "messages", "page", "page_file", "panels", "pictures"];
 const POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:";
 
 const load = async (name) => (await fetch(`/static/${name}`)).text();
