@@ -50,6 +50,16 @@ def convolutional(cl):
     return cl.Model(layers, seed=0), x, y, 900
 
 
+def language(cl):
+    rng, vocabulary = np.random.default_rng(0), cl.Vocabulary(["abcdefghijklmnopqrstuvwxyz "], characters=True)
+    tokens = rng.integers(2, len(vocabulary), (480, 65))
+    model = cl.Model([cl.Embedding(len(vocabulary), 64), cl.PositionalEncoding(64, 64)], seed=0)
+    model.add(cl.TransformerBlock(64, heads=4, causal=True)).add(cl.TransformerBlock(64, heads=4, causal=True))
+    model.add(cl.Linear(64, len(vocabulary)))
+    model.vocabulary = vocabulary
+    return model, tokens[:, :-1], tokens[:, 1:], 60
+
+
 class EmptyCallback:
     """A callback that does nothing, and notes when it ends."""
 
@@ -127,7 +137,8 @@ def main():
     rounds, share = (1, 0.02) if options.quick else (options.rounds, 1.0)
     print(harness.environment("starlette", "uvicorn"))
     rows = []
-    for name, make in {"spiral": spiral, "784-128-64-10": dense, "convolutional": convolutional}.items():
+    nets = {"spiral": spiral, "784-128-64-10": dense, "convolutional": convolutional, "language": language}
+    for name, make in nets.items():
         results = {live: [] for live in (False, True)}
         for _ in range(rounds):
             for live, found in results.items():

@@ -34,7 +34,8 @@ Train a small GPT to write like a text, character by character. The text is FILE
 Python's language. Then the GPT writes. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each of
 the {BLOCK} characters that it sees. It learns by AdamW on batches of {BATCH} windows of the text, drawn at random. An
 epoch is {STEPS} batches. The learning rate falls from 0.001 to 0. Ctrl-C ends the training early, and the GPT still
-writes. With --live, a page shows the training and what the GPT writes meanwhile. The picture shows held-out text, the loss and the accuracy. Less expected characters have a darker ground."""
+writes. With --live, a page shows the training and what the GPT writes meanwhile. The picture shows held-out text, the
+loss and the accuracy. Less expected characters have a darker ground."""
 
 
 def add(commands: Any) -> None:
@@ -98,11 +99,10 @@ def gpt(arguments: argparse.Namespace) -> int:
     echo(f"accuracy {(scores.argmax(axis=-1) == y).mean():.1%} on the {y.size} held-out characters")
 
     sample = _generate(model, held_out[:BLOCK], arguments.sample, arguments.seed)
-    echo(
-        f"\n{BLOCK} held-out characters, and the text that the GPT adds:\n\n{vocabulary.decode(sample)}\n"
-    )
+    echo(f"\n{BLOCK} held-out characters, and the text that the GPT adds:\n\n{vocabulary.decode(sample)}\n")
     probabilities = np.take_along_axis(SoftmaxLoss().link(scores), y[..., None], axis=-1)
-    return draw(lambda: plots.text_picture(history, vocabulary.decode(y.reshape(-1)), probabilities.reshape(-1)), arguments.output)
+    held_out_text = vocabulary.decode(y.reshape(-1))
+    return draw(lambda: plots.text_picture(history, held_out_text, probabilities.reshape(-1)), arguments.output)
 
 
 def _live() -> Any:

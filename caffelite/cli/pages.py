@@ -68,7 +68,7 @@ def _serve(make: Callable[[int], Any], subject: str, arguments: argparse.Namespa
         raise UsageError(f"a port is at most 65535, got {arguments.port}")
     with raise_usage_errors():
         page = make(arguments.port)
-    echo(f"{subject} at {page.server.address}\nCtrl-C ends it.", flush=True)
+    echo(f"{subject} at {page.server.directions}\nCtrl-C ends it.", flush=True)
     if not arguments.no_browser:
         webbrowser.open(page.server.address)
     try:

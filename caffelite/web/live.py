@@ -55,11 +55,11 @@ class Live:
     def log(self, name: str, value: Any) -> None:
         """Show a value of your own at the present step: call it in a callback, such as a function of each epoch.
 
-        Numbers become a curve of this name. An array (height, width) or (channels, height, width), with 1 or 3 channels
-        and at most 256 pixels a side, becomes a picture that replaces the last one of this name.
+        Numbers become a curve of this name. An array (height, width) or (channels, height, width) becomes a picture,
+        which replaces the last one of this name. It has 1 or 3 channels, and at most 256 pixels a side.
 
-        Raise RuntimeError if no training runs, TypeError for another value, and ValueError for a name that the page
-        uses for a curve of its own, or for more than 32 names.
+        Raise RuntimeError if no training runs, and TypeError for another value. Raise ValueError for a name that the
+        page uses for a curve of its own, and for more than 32 names.
         """
         if self._training is None:
             raise RuntimeError("live.log: no training runs; call it in a callback of fit")
@@ -85,7 +85,7 @@ class Live:
         self.server = Server(self, self.port, token=self._token)
         self.port, self._token = self.server.port, self.server.token
         self.server.start()
-        echo(f"live: {self.server.address}", flush=True)
+        echo(f"live: {self.server.directions}", flush=True)
         if self.open_browser and _has_screen():
             threading.Thread(target=self._open_page, args=(self.server.address,), daemon=True).start()
 
@@ -168,6 +168,8 @@ class Live:
     # ---- of the server, on its thread ---------------------------------------------------------------------------
 
     def on_connect(self, channel: Channel) -> None:
+        if self.server is not None and (command := self.server.ssh_command):
+            channel.send("ssh", {"command": command})
         self._updates.join(channel)
 
     def on_disconnect(self, channel: Channel) -> None:

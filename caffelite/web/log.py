@@ -67,8 +67,8 @@ def _as_pixels(name: str, value: Any) -> np.ndarray:
     if array.dtype.kind not in "fiub" or array.ndim not in (2, 3) or (array.ndim == 3 and len(array) not in (1, 3)):
         got = f"shape {array.shape}" if array.dtype.kind in "fiub" else type(value).__name__
         raise TypeError(
-            f"live.log: {name!r} is a number, or a picture of shape (height, width) or (channels, height, width) with 1 "
-            f"or 3 channels; got {got}"
+            f"live.log: {name!r} is a number, or a picture of shape (height, width) or (channels, height, width), "
+            f"with 1 or 3 channels; got {got}"
         )
     if not 0 < min(array.shape[-2:]) <= max(array.shape[-2:]) <= MAX_PIXELS:
         raise ValueError(

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import getpass
 import json
 import os
 import secrets
@@ -25,6 +26,7 @@ import socket
 import threading
 from contextlib import suppress
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
@@ -162,6 +164,23 @@ class Server:
     @property
     def address(self) -> str:
         return f"http://127.0.0.1:{self.port}/?token={quote(self.token)}"
+
+    @property
+    def ssh_command(self) -> str | None:
+        """The command that lets another computer reach the page; None unless this program was started through SSH."""
+        try:
+            _, _, host, port = os.environ.get("SSH_CONNECTION", "").split()
+            ip_address(host)
+            option = "" if int(port) == 22 else f" -p {int(port)}"
+        except ValueError:
+            return None
+        return f"ssh -N -L {self.port}:127.0.0.1:{self.port}{option} {getpass.getuser()}@{host}"
+
+    @property
+    def directions(self) -> str:
+        """The address, and how another computer reaches it, as text to print."""
+        command = self.ssh_command
+        return self.address if command is None else f"{self.address}\nFrom your own computer, first: {command}"
 
     def start(self) -> None:
         """Begin to serve."""

@@ -24,7 +24,7 @@ from caffelite.visualize.regions import plane_extent, plane_points
 POINTS = 400  # of the plane, at most
 GRID = 72  # places along each side of the plane
 ROWS, IMAGE_ROWS, TEXT_ROWS = 128, 32, 8  # that are inspected; images and texts have a unit at many places
-CLASS_ROWS = 512  # of which the classes are counted
+CLASS_ROWS = 512  # rows of a confusion matrix
 MAX_CLASSES = 32  # of a table
 MAX_MISTAKES = 18  # mistakes
 FILTERS = 64

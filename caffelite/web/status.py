@@ -28,8 +28,8 @@ class Status:
         self._start = self._now = time.monotonic()
         self._waited = 0.0  # seconds that no step took
         self._first_epoch = training.history.epochs
-        # Epochs of the history that the curves have, and the step after them. Where the steps of an epoch are not
-        # known, nobody knows at which steps earlier epochs ended.
+        # Epochs of the history that the curves have, and the step after them. If the steps of an epoch are not
+        # known, the curves begin with this training.
         self._seen_epochs, self._epoch_start = (self._first_epoch if training.steps_per_epoch is None else 0), 0
         self._results = {name: Curve() for name in training.history}
         self._extra_curves = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from caffelite.web.snapshots import TrainingView
 
 CHARACTERS, WORDS = 80, 24  # that the model writes in a text
-CONTEXT = 32  # tokens that it sees at most, so that a token takes little time
+CONTEXT = 32  # tokens that it sees at most: more take longer
 WRITING_SECONDS = 0.003  # for the tokens of one update
 MAX_TEXTS = 24  # that the page keeps
 MAX_POSITIONS = 32  # positions of a map of attention
@@ -26,7 +26,7 @@ MAX_LAYERS, MAX_HEADS = 12, 16
 FIRST_TOKEN = 2  # those before it are padding and unknown ones
 
 
-class Writer:
+class TextSampler:
     """Writes texts, some tokens at each update, by the model as it is then. So a text shows how the model learns."""
 
     def __init__(self, view: TrainingView) -> None:
@@ -88,7 +88,7 @@ def _find_vocabulary(view: TrainingView) -> Vocabulary | None:
 
 
 def attention(view: TrainingView) -> dict[str, Any] | None:
-    """Return how much each position of a row sees of which other, for each layer and head of self-attention."""
+    """Return the weights of positions for each other in a row, for each layer and head of self-attention."""
     if view.x is None or not any(isinstance(f, MultiHeadAttention) for f in view.model.all_functions()):
         return None
     row, _ = view.sample_rows(1)

@@ -62,7 +62,7 @@ class Updates:
     def __init__(self, training: Any, status: Status, runs: Runs) -> None:
         self.training, self.status, self.runs = training, status, runs
         self.view = snapshots.TrainingView(training)
-        self.writer = text.Writer(self.view)
+        self.text_sampler = text.TextSampler(self.view)
         self.had_page = False  # whether a page has ever been open
         self.has_warned = False  # that the run is not kept
         self.wake_event = threading.Event()  # set when a page joins or asks for something
@@ -174,7 +174,7 @@ class Updates:
         with self.training.averaged_weights() if name in PREDICTIONS else nullcontext():
             if name == "text":
                 self.view.place = self.status.place
-                return self.writer.write(max(budget, text.WRITING_SECONDS))
+                return self.text_sampler.write(max(budget, text.WRITING_SECONDS))
             return PARTS[name](self.view)
 
     def _save_file(self) -> dict[str, Any]:

@@ -520,9 +520,9 @@ def test_a_model_of_text_writes_some_tokens_at_each_update(characters):
     vocabulary = model.vocabulary
     del model.vocabulary
     view = watch_training(model, x, y, cl.SoftmaxLoss(), epochs=20)
-    assert text.Writer(view).write(0.0) is None
+    assert text.TextSampler(view).write(0.0) is None
     model.vocabulary = vocabulary
-    writer = text.Writer(view)
+    writer = text.TextSampler(view)
     length = {True: text.CHARACTERS, False: text.WORDS}[characters]
     for view.place in range(1, length + 4):
         message = writer.write(0.0)

@@ -154,7 +154,9 @@ def test_a_chart_zooms_and_gives_its_picture_and_numbers(browser, folder, tmp_pa
         wait_for_range(f"left > {whole[0]} && right < {whole[1]}")
         zoomed = chart_range()
         assert 0.1 < (zoomed[1] - zoomed[0]) / (whole[1] - whole[0]) < 0.35
-        page.wait_for_function(f"() => $('learning rate').dataset.range === '{json.dumps(zoomed, separators=(',', ':'))}'")
+        page.wait_for_function(
+            f"() => $('learning rate').dataset.range === '{json.dumps(zoomed, separators=(',', ':'))}'"
+        )
         page.keyboard.press("-")
         wait_for_range(f"right - left > {1.5 * (zoomed[1] - zoomed[0])}")
         page.click('[data-chart="loss"] .whole')

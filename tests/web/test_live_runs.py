@@ -19,6 +19,7 @@ from websockets.sync.client import connect
 import caffelite as cl
 from caffelite import cli
 from caffelite.web import updates
+from caffelite.web.folder import FolderPage
 from caffelite.web.messages import decode
 from caffelite.web.runs import Runs
 from caffelite.web.server import encode_message
@@ -148,6 +149,31 @@ def test_a_run_that_was_broken_off_is_reported_to_be(tmp_path):
     os.utime(tmp_path / f"{name}.run", (0, 0))
     assert [run["state"] for run in runs.list_runs()] == ["broken off"]
     assert len({runs.new_name() for _ in range(5)}) == 5
+
+
+@pytest.mark.parametrize(
+    ("connection", "option"),
+    [("192.0.2.1 50000 192.0.2.7 22", ""), ("::1 1 ::2 2222", " -p 2222"), ("1 2", None), ("a 1 $(reboot) 22", None)],
+)
+def test_a_page_on_another_computer_tells_the_ssh_command(connection, option, folder, capsys, monkeypatch):
+    monkeypatch.setenv("SSH_CONNECTION", connection)
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    page = FolderPage(folder)
+    port, client = page.server.port, Page(page.server.address)
+    expected = f"ssh -N -L {port}:127.0.0.1:{port}{option} ada@{connection.split()[-2]}"
+    client.wait_for("runs")
+    if option is None:
+        assert "ssh" not in client.messages
+        assert page.server.directions == page.server.address
+    else:
+        assert client.wait_for("ssh")["command"] == expected
+        assert page.server.directions == f"{page.server.address}\nFrom your own computer, first: {expected}"
+    client.close()
+    page.stop()
+    capsys.readouterr()
+    with Looking() as looking:
+        assert option is None or looking.page.wait_for("ssh")["command"].startswith("ssh -N -L ")
+    assert ("From your own computer" in capsys.readouterr().out) == (option is not None)
 
 
 @posix

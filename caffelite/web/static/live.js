@@ -48,6 +48,10 @@ function receive(message) {
   if (kind === "saved") return download(message.name, new Blob([message.content]));
   if (kind === "refused") return showMessage(`Not done: ${message.why}.`, true);
   if (kind === "run") return openRun(message);
+  if (kind === "ssh") {
+    $("ssh").hidden = false;
+    return $("ssh").replaceChildren("This page comes from another computer. To reach it from yours: ", make("code", {}, message.command));
+  }
   if (kind === "runs") return updateList(message);
   if (message.run !== liveRun.name) {
     if (liveRun.name !== null && liveRun.parts.status) {
