@@ -84,7 +84,7 @@ def gpt(arguments: argparse.Namespace) -> int:
     for _ in range(4):
         model.add(TransformerBlock(SIZE, heads=4, causal=True))
     model.add(LayerNorm(SIZE)).add(Linear(SIZE, len(vocabulary), bias=False))
-    model.vocabulary = vocabulary
+    model.vocabulary = vocabulary  # type: ignore[attr-defined]  # files keep it, and the page writes with it
     optimizer = AdamW(model.parameters(), lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1)
     validation_data = DataGenerator(x, y, batch_size=BATCH_SIZE, shuffle=False)
     try:

@@ -96,6 +96,7 @@ class Controls:
             optimizer.scale_lr(rate / optimizer.lr)  # groups and schedules keep their form
         else:
             optimizer.lr = rate
+        self.status.rate_changes.append(self.status.place)
 
     def _pack_model(self) -> dict[str, Any]:
         model = self.training.model

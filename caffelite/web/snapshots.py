@@ -249,7 +249,7 @@ def mistakes(view: TrainingView) -> dict[str, Any] | None:
     if not len(truth):
         return None
     wrong = np.flatnonzero(labels != truth)
-    message = {"wrong": len(wrong), "of": len(truth), "held_out": view.is_held_out}
+    message: dict[str, Any] = {"wrong": len(wrong), "of": len(truth), "held_out": view.is_held_out}
     if (classes := int(max(labels.max(), truth.max())) + 1) <= MAX_CLASSES:
         message["counts"] = np.bincount(truth * classes + labels, minlength=classes**2).reshape(classes, classes)
     if shape is None:

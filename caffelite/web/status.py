@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import mmap
 import time
 from typing import Any
 
@@ -13,6 +14,8 @@ from caffelite.web.curves import Curve
 from caffelite.web.log import Log
 
 MAX_SIZES = 12  # parameters whose sizes are drawn
+PAGE_BYTES = mmap.PAGESIZE  # bytes of a page of memory
+MAX_CHANGES = 50  # of the rate, that are marked
 MAX_LETTERS = 400  # of a model or a loss
 
 
@@ -34,9 +37,11 @@ class Status:
         self._results = {name: Curve() for name in training.history}
         self._extra_curves = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}
         self.log = Log()
+        self.rate_changes: list[int] = []  # the steps at which a page has set the rate
         self._sizes: dict[str, tuple[Curve, Curve]] = {}  # of a parameter and of its gradient, by the parameter's name
         self._last_update = (0, 0.0, 0, math.nan)  # steps, seconds, epochs, loss so far
         self._steps_per_second = math.nan  # since the last update
+        self._last_clocks, self._cores = (time.monotonic(), time.process_time()), math.nan
 
     def add_wait(self, seconds: float) -> None:
         """Leave so many seconds out of the time of the training."""
@@ -88,7 +93,7 @@ class Status:
             else:
                 last_steps = np.arange(seen + 1, history.epochs + 1) * per_epoch
             for name, curve in self._results.items():
-                curve.extend(last_steps, history[name][seen : history.epochs])
+                curve.extend(last_steps.tolist(), history[name][seen : history.epochs])
             self._seen_epochs, self._epoch_start = history.epochs, int(last_steps[-1])
 
     def add_sizes(self, layers: dict[str, Any]) -> None:
@@ -120,6 +125,14 @@ class Status:
         epochs, per_epoch = self.training.history.epochs, self._steps_per_epoch()
         return float(epochs) if per_epoch is None else epochs + min(1.0, max(0.0, self._steps_in_epoch() / per_epoch))
 
+    def _num_cores(self) -> float:
+        """Return how many processor cores the program has used, by and large in the last second."""
+        clocks = time.monotonic(), time.process_time()
+        passed, worked = (new - old for new, old in zip(clocks, self._last_clocks, strict=True))
+        if passed >= 1.0:
+            self._last_clocks, self._cores = clocks, worked / passed
+        return self._cores
+
     # ---- messages -----------------------------------------------------------------------------------------------
 
     def curves(self) -> dict[str, Any]:
@@ -128,7 +141,12 @@ class Status:
         all_curves = self._results | self._extra_curves | self.log.curves
         curves = {name: curve.message() for name, curve in all_curves.items() if len(curve)}
         sizes = {name: {"weight": w.message(), "gradient": g.message()} for name, (w, g) in self._sizes.items()}
-        return {"curves": curves, "sizes": sizes, "logged": [*self.log.curves]}
+        return {
+            "curves": curves,
+            "sizes": sizes,
+            "logged": [*self.log.curves],
+            "rate_changes": self.rate_changes[-MAX_CHANGES:],
+        }
 
     def add_value(self, name: str, value: Any) -> None:
         """Add a number or a picture of the user's own, at the present step."""
@@ -153,6 +171,8 @@ class Status:
             "step": self.place,
             "steps_per_second": self._steps_per_second,
             "seconds": self.seconds,
+            "cores": self._num_cores(),
+            "memory": _memory_bytes(),
             "left": left,
             "lr": None if optimizer is None else optimizer.lr,
             "scheduled": optimizer is not None and optimizer._schedule_state[0] is not None,
@@ -163,6 +183,15 @@ class Status:
             "loss": shorten(repr(training.loss), MAX_LETTERS),
             "cannot": self.unsupported,
         }
+
+
+def _memory_bytes() -> int | None:
+    """Return the bytes of memory that the program uses, or None if the system has no file of them, as Linux has."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[1]) * PAGE_BYTES
+    except OSError:
+        return None
 
 
 def _find_settings(training: Any) -> dict[str, Any]:

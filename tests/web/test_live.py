@@ -346,6 +346,16 @@ def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
     assert sum(waited) > 0.4
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the system has no file of it")
+def test_it_shows_the_memory_and_the_cores_of_the_program():
+    with Looking() as looking:
+        cores = looking.page.wait_for("status", lambda s: s["cores"] is not None)["cores"]
+        before = looking.page.messages["status"]["memory"]
+        held = np.ones(2**24)
+        assert looking.page.wait_for("status", lambda s: s["memory"] > before + held.nbytes // 2)
+    assert 0 < cores <= 64
+
+
 def test_two_pages_agree_and_a_page_that_is_closed_costs_nothing(monkeypatch):
     with Looking() as looking:
         other = Page(looking.live)

@@ -75,6 +75,7 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     page.fill("#new-rate", "0.01")
     page.click("#rate button")
     page.wait_for_function("() => document.querySelector('[data-number=\"Learning rate\"] dd').textContent === '0.01'")
+    page.wait_for_function("() => document.querySelector('[data-chart=loss]').dataset.marks.includes('new rate')")
     page.fill("#new-rate", "fast")
     page.click("#rate button")
     assert "A learning rate is a number" in page.inner_text("#said")
@@ -171,11 +172,15 @@ def test_a_chart_zooms_and_gives_its_picture_and_numbers(browser, folder, tmp_pa
                 page.click(f'[aria-label="loss as {name}"]')
             download.value.save_as(tmp_path / f"loss.{name}")
         last = values(page, "loss")["training"]
+        marks = json.loads(page.get_attribute('[data-chart="loss"]', "data-marks"))
     assert (tmp_path / "loss.PNG").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     head, *rows, end = (tmp_path / "loss.CSV").read_text().split("\n")
     assert (head, end) == ("line,step,mean,least,greatest", "")
     rows = [row.split(",") for row in rows if row.startswith("training,")]
     assert (len(rows), float(rows[-1][1]), float(rows[-1][2])) == (40, whole[1], last)
+    losses = [float(row[2]) for row in rows]
+    best = losses.index(min(losses))
+    assert marks == ([] if best == 39 else [["least loss", float(rows[best][1])]])
     assert [line for line in said if "WebSocket" not in line] == []
 
 

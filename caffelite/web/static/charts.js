@@ -77,7 +77,7 @@ export class LineChart {
    * `height` in pixels.
    */
   constructor(host, { title, unit = "epoch", log = false, smoothing = 0, height = 180 }) {
-    Object.assign(this, { title, unit, log, smoothing, series: [], cursor: null, zoom: null, selection: null });
+    Object.assign(this, { title, unit, log, smoothing, series: [], cursor: null, marks: [], zoom: null, selection: null });
     this.redraw = drawNextFrame(() => this.draw());
     this.keys = make("span", { className: "keys" });
     this.canvas = make("canvas", { tabIndex: 0, role: "img" });
@@ -95,9 +95,10 @@ export class LineChart {
 
   /**
    * Show lines: `{name, x, y, low, high, faint, dashed, key}`. `low` and `high` are a band around y, or missing; `key`
-   * is the number of a colour, or the name of a CSS variable.
+   * is the number of a colour, or the name of a CSS variable. `marks` are vertical lines, {x, name, key}.
    */
-  show(series) {
+  show(series, marks = []) {
+    this.marks = marks;
     this.series = series.filter(({ y }) => y.length > 0);
     this.figure.hidden = this.series.length === 0;
     this.redraw();
@@ -156,6 +157,7 @@ export class LineChart {
     pen.rect(LEFT, TOP - 2, width - LEFT - RIGHT + 2, height - TOP - BOTTOM + 4);
     pen.clip();
     for (const line of this.lines) this.drawLine(pen, line, across, up);
+    for (const mark of this.marks) this.drawMark(pen, mark, across(mark.x), height);
     if (this.selection) {
       pen.globalAlpha = 0.2;
       pen.fillStyle = colour("--strong");
@@ -223,6 +225,20 @@ export class LineChart {
     pen.globalAlpha = 1;
   }
 
+  drawMark(pen, { name, key }, x, height) {
+    pen.strokeStyle = pen.fillStyle = colour(key);
+    pen.lineWidth = 1;
+    pen.setLineDash([2, 3]);
+    pen.beginPath();
+    pen.moveTo(x, TOP);
+    pen.lineTo(x, height - BOTTOM);
+    pen.stroke();
+    pen.setLineDash([]);
+    pen.font = "11px system-ui, sans-serif";
+    pen.textAlign = x > this.width / 2 ? "right" : "left";
+    pen.fillText(name, x + (x > this.width / 2 ? -4 : 4), TOP + 8);
+  }
+
   drawCursor(pen, height, across, up) {
     const x = Math.round(across(this.cursor)) + 0.5;
     pen.strokeStyle = colour("--soft");
@@ -287,12 +303,14 @@ export class LineChart {
     });
     const where = this.cursor === null ? "" : ` at ${this.unit} ${formatNumber(this.cursor)}`;
     const all = solidLines.map(({ name }) => `${name} ${formatNumber(values[name])}`).join(", ");
-    this.words.textContent = `${this.title}${where}: ${all || "nothing yet"}.`;
+    const marks = this.marks.map(({ name, x }) => ` ${name} at ${this.unit} ${formatNumber(x)}.`).join("");
+    this.words.textContent = `${this.title}${where}: ${all || "nothing yet"}.${marks}`;
     this.canvas.setAttribute("aria-label", this.words.textContent);
     this.figure.dataset.values = JSON.stringify(values);
     this.figure.dataset.scale = this.log ? "log" : "linear";
     this.figure.dataset.range = this.range ? JSON.stringify([this.range.left, this.range.right]) : "";
     this.figure.classList.toggle("zoomed", Boolean(this.zoom));
+    this.figure.dataset.marks = JSON.stringify(this.marks.map(({ name, x }) => [name, x]));
     this.figure.dataset.cursor = this.cursor ?? "";
   }
 }

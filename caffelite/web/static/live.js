@@ -113,6 +113,7 @@ function drawStatus({ status }) {
     "Time": duration(status.seconds),
     "Time left": ENDED.includes(state) || state === "broken off" ? "–" : duration(status.left),
     Steps: formatCount(status.step),
+    ...(status.memory ? { Memory: `${formatNumber(Number((status.memory / 2 ** 20).toPrecision(3)))} MiB`, Cores: formatNumber(status.cores && Number(status.cores.toPrecision(2))) } : {}),
   };
   const list = $("numbers");
   if (list.children.length !== Object.keys(numbers).length) list.replaceChildren();
@@ -173,9 +174,17 @@ function getChart(host, name, options = {}) {
   return charts.get(name);
 }
 
+/** Mark the epoch with the least loss, on held-out rows if there are any, unless it is the newest. */
+function bestMark({ val_loss, loss }) {
+  const { x, y, low = y } = val_loss ?? loss ?? { x: [], y: [] };
+  const at = low.reduce((best, value, i) => (value < low[best] ? i : best), 0);
+  return at < x.length - 1 ? [{ x: x[at], name: "least loss", key: "--green" }] : [];
+}
+
 function drawCurves({ curves: part }) {
   if (!part) return;
-  const curves = part.curves;
+  const curves = part.curves, best = bestMark(curves);
+  const changes = (part.rate_changes ?? []).map((x) => ({ x, name: "new rate", key: "--orange" }));
   const hidden = new Set(["loss of the last steps"]);
   const names = [...new Set(Object.keys(curves).filter((name) => !hidden.has(name)).map((name) => name.replace(/^val_/, "")))];
   if (!names.includes("loss")) names.unshift("loss");
@@ -196,7 +205,7 @@ function drawCurves({ curves: part }) {
     });
     const chart = getChart($("charts"), name, { height: isOther ? 120 : 200 });
     if (!isOther) Object.assign(chart, { log: $("log").checked, smoothing: Number($("smoothing").value) });
-    chart.show(lines);
+    chart.show(lines, isOther ? changes : [...changes, ...best]);
   }
   const order = [...names.filter((name) => !MINOR_CURVES.includes(name)), ...MINOR_CURVES];
   order.forEach((name, i) => { if (charts.has(name)) charts.get(name).figure.style.order = i; });
