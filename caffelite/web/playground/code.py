@@ -6,8 +6,10 @@ import inspect
 import io
 from typing import Any
 
+import numpy as np
+
 from caffelite.training.callbacks.advice import accept_merged_layers
-from caffelite.web.playground.config import Setting
+from caffelite.web.playground.config import FEATURES, Setting
 from caffelite.web.playground.data import DATA, numbers, table
 
 
@@ -22,7 +24,10 @@ def data_code(setting: Setting) -> str:
     split = f"held_out = x[:{k}], y[:{k}]\nx, y = x[{k}:], y[{k}:]"
     if setting.table is None:
         source = inspect.getsource(DATA[setting.data]).rstrip()
-        return f"{source}\n\n\nx, y = {setting.data}({setting.points}, {setting.noise!r}, {rng})\n{split}"
+        call = f"{setting.data}({setting.points}, {setting.noise!r}, {rng})"
+        if setting.has_features:
+            return f"{source}\n\n\npoints, y = {call}\n{features_code(setting)}\n{split}"
+        return f"{source}\n\n\nx, y = {call}\n{split}"
     scaled = [_scaling_code("x", k)] if setting.is_classification else [_scaling_code("x", k), _scaling_code("y", k)]
     return "\n".join(
         [
@@ -33,6 +38,20 @@ def data_code(setting: Setting) -> str:
             split,
         ]
     )
+
+
+def features_code(setting: Setting) -> str:
+    """Return the lines that compute x of points of the plane."""
+    return f"a, b = points.T\nx = np.stack([{', '.join([FEATURES[name] for name in setting.features])}], axis=1)"
+
+
+def compute_features(setting: Setting, points: np.ndarray) -> np.ndarray:
+    """Return what the net gets of points of the plane, (n, 2)."""
+    if not setting.has_features:
+        return points
+    names = {"np": np, "points": points}
+    exec(features_code(setting), names)
+    return names["x"]
 
 
 def _scaling_code(name: str, k: int) -> str:

@@ -19,6 +19,29 @@ TABLE = "table"  # the data of a Table
 MAX_LAYERS, MAX_UNITS = 6, 16
 MIN_POINTS, MAX_POINTS = 20, 2000
 PIXELS, MAX_DIGITS = 8, 1797  # along a side of a digit, and how many there are
+#: What a net may get of a point (a, b) of the plane, by name, and the expression that computes it.
+FEATURES = {
+    "x₁": "a",
+    "x₂": "b",
+    "x₁²": "a**2",
+    "x₂²": "b**2",
+    "x₁x₂": "a * b",
+    "sin πx₁": "np.sin(np.pi * a)",
+    "sin πx₂": "np.sin(np.pi * b)",
+}
+POINT = ("x₁", "x₂")  # the features that are the point itself
+#: The numbers of a setting: the lowest, the highest, and whether they are integers.
+NUMBERS: dict[str, tuple[float, float, bool]] = {
+    "points": (MIN_POINTS, MAX_POINTS, True),
+    "noise": (0, 1, False),
+    "split": (0.1, 0.9, False),
+    "dropout": (0, 0.9, False),
+    "rate": (1e-6, 100, False),
+    "decay": (0, 10, False),
+    "epochs": (1, 100_000, True),
+    "batch_size": (1, MAX_POINTS, True),
+    "seed": (0, 2**31 - 1, True),
+}
 
 
 @dataclass(frozen=True)
@@ -34,6 +57,7 @@ class Setting:
     points: int = 300
     noise: float = 0.1
     split: float = 0.3  # the share that is held out
+    features: tuple[str, ...] = POINT  # what the net gets of a point of the plane; not used for other data
     layers: tuple[int, ...] = (8, 8)
     activation: str = "ReLU"
     loss: str = "SoftmaxLoss"
@@ -63,28 +87,27 @@ class Setting:
         self._check_choice("loss", (*CLASSIFICATION_LOSSES, *REGRESSION_LOSSES))
         if self.loss not in self.losses:
             object.__setattr__(self, "loss", self.losses[0])
-        self._check_number("points", MIN_POINTS, MAX_POINTS, whole=True)
-        self._check_number("noise", 0, 1)
-        self._check_number("split", 0.1, 0.9)
-        self._check_number("dropout", 0, 0.9)
-        self._check_number("rate", 1e-6, 100)
-        self._check_number("decay", 0, 10)
-        self._check_number("epochs", 1, 100_000, whole=True)
-        self._check_number("batch_size", 1, MAX_POINTS, whole=True)
-        self._check_number("seed", 0, 2**31 - 1, whole=True)
+        for name, (min_value, max_value, whole) in NUMBERS.items():
+            self._check_number(name, min_value, max_value, whole)
         layers = self.layers
         if not isinstance(layers, tuple | list) or len(layers) > MAX_LAYERS:
             raise ValueError(f"layers: expected at most {MAX_LAYERS} sizes, got {layers!r:.60}")
         if any(isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= MAX_UNITS for n in layers):
             raise ValueError(f"layers: expected sizes of 1 … {MAX_UNITS}, got {layers!r:.60}")
         object.__setattr__(self, "layers", tuple(layers))
+        features = tuple(self.features) if isinstance(self.features, tuple | list) else ()
+        if not features or features != tuple([name for name in FEATURES if name in features]):
+            raise ValueError(
+                f"features: expected some of {', '.join(FEATURES)}, in this order, got {self.features!r:.60}"
+            )
+        object.__setattr__(self, "features", features)
 
     def _check_choice(self, name: str, known: Any) -> None:
         value = getattr(self, name)
         if not isinstance(value, str) or value not in known:
             raise ValueError(f"{name}: expected one of {', '.join(known)}, got {value!r:.60}")
 
-    def _check_number(self, name: str, min_value: float, max_value: float, whole: bool = False) -> None:
+    def _check_number(self, name: str, min_value: float, max_value: float, whole: bool) -> None:
         value = getattr(self, name)
         is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
         if not is_number or not min_value <= value <= max_value or (whole and value != int(value)):
@@ -110,8 +133,13 @@ class Setting:
 
     @property
     def is_plane(self) -> bool:
-        """Whether x are points of a plane."""
-        return self.inputs == 2
+        """Whether the data are points of a plane."""
+        return len(self.table.inputs) == 2 if self.table else not self.is_image
+
+    @property
+    def has_features(self) -> bool:
+        """Whether x are not the points themselves, but computed of them."""
+        return self.is_plane and self.table is None and self.features != POINT
 
     @property
     def is_image(self) -> bool:
@@ -119,7 +147,7 @@ class Setting:
 
     @property
     def inputs(self) -> int:
-        return len(self.table.inputs) if self.table else PIXELS**2 if self.is_image else 2
+        return len(self.table.inputs) if self.table else PIXELS**2 if self.is_image else len(self.features)
 
     @property
     def classes(self) -> int | None:
@@ -160,7 +188,7 @@ class Setting:
 
     @property
     def steps(self) -> int:
-        """The steps of an epoch. With BatchNorm, `fit` leaves out a row that is alone at its end."""
+        """The steps of an epoch. With BatchNorm, a row that is alone at its end joins the batch before."""
         full, last = divmod(self.rows - self.validation_rows, self.batch_size)
-        is_left_out = last == 1 and full > 0 and self.norm == "BatchNorm"
-        return full + (last > 0 and not is_left_out)
+        joins = last == 1 and full > 0 and self.norm == "BatchNorm"
+        return full + (last > 0 and not joins)

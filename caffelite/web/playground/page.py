@@ -55,6 +55,8 @@ class Playground:
         """Return the description of the setting for a page. `objects` has its data and model; see `build_objects`."""
         setting, table = self.engine.setting, self.table
         (x, y), (held_x, held_y) = (objects["x"], objects["y"]), objects["held_out"]
+        if setting.has_features:  # pictures show the points
+            held_x, x = np.split(objects["points"], [len(held_x)])
         shown = slice(None if setting.is_plane else MAX_HELD_OUT)
         return {
             "setting": setting.to_message(),
@@ -66,9 +68,14 @@ class Playground:
                 "loss": list(setting.losses),
                 "target": [] if table is None else table.column_names,
             },
-            "limits": {"layers": choices.MAX_LAYERS, "units": choices.MAX_UNITS, "points": setting.rows},
+            "limits": {
+                "layers": choices.MAX_LAYERS,
+                "units": choices.MAX_UNITS,
+                "points": setting.rows,
+                "features": list(choices.FEATURES) if setting.is_plane and setting.table is None else [],
+            },
             "table": None if table is None else {"name": table.name, "rows": table.rows, "left_out": table.left_out},
-            "inputs": setting.table.inputs if setting.table else setting.inputs,
+            "inputs": setting.table.inputs if setting.table else setting.inputs if setting.is_image else setting.features,
             "picture": "plane" if setting.is_plane else "image" if setting.is_image else "bars",
             "reach": setting.reach,
             "classes": setting.is_classification,

@@ -11,6 +11,7 @@ from caffelite.core.tensor import Tensor
 from caffelite.functions import Linear, softmax
 from caffelite.training.history import History
 from caffelite.visualize.regions import plane_points
+from caffelite.web.playground.code import compute_features
 from caffelite.web.playground.config import PIXELS, Setting
 
 GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
@@ -31,7 +32,7 @@ class View:
         self.setting, self.model = setting, objects["model"]
         dtype = self.model.dtype
         if setting.is_plane:
-            self.rows, self.points = grid(SMALL, setting.reach), grid(GRID, setting.reach)
+            self.rows, self.points = (compute_features(setting, grid(n, setting.reach)) for n in (SMALL, GRID))
         else:
             self.rows, self.points = objects["x"].astype(dtype), objects["held_out"][0][:MAX_HELD_OUT].astype(dtype)
             self.means = _averaging_matrix(objects["y"], setting.classes)

@@ -1,0 +1,67 @@
+// The program that does the same with caffelite. See caffelite/web/playground/code.py.
+
+import { FEATURE_CODE, SOURCES } from "./choices.js";
+
+/** A number as Python writes it. */
+function repr(value) {
+  if (value !== 0 && (Math.abs(value) < 1e-4 || Math.abs(value) >= 1e16)) {
+    return value.toExponential().replace(/e([+-])(\d)$/, "e$10$2");
+  }
+  return Number.isInteger(value) ? `${value}.0` : String(value);
+}
+
+function dataCode(setting) {
+  const rng = `np.random.default_rng(${setting.seed})`, k = setting.heldRows;
+  const made = `${setting.data}(${setting.points}, ${repr(setting.noise)}, ${rng})`;
+  const split = `held_out = x[:${k}], y[:${k}]\nx, y = x[${k}:], y[${k}:]`;
+  const source = SOURCES[setting.data];
+  if (!setting.isPlane || setting.features.join() === "x₁,x₂") return `${source}\n\n\nx, y = ${made}\n${split}`;
+  const columns = setting.features.map((name) => FEATURE_CODE[name]).join(", ");
+  return `${source}\n\n\npoints, y = ${made}\na, b = points.T\nx = np.stack([${columns}], axis=1)\n${split}`;
+}
+
+function modelCode(setting) {
+  const lines = [`model = cl.Model(seed=${setting.seed})`];
+  let size = setting.inputs;
+  for (const units of setting.layers) {
+    lines.push(`model.add(cl.Linear(${size}, ${units}))`);
+    if (setting.norm !== "none") lines.push(`model.add(cl.${setting.norm}(${units}))`);
+    if (setting.activation !== "none") lines.push(`model.add(cl.${setting.activation}())`);
+    if (setting.dropout > 0) lines.push(`model.add(cl.Dropout(${repr(setting.dropout)}))`);
+    size = units;
+  }
+  return [...lines, `model.add(cl.Linear(${size}, ${setting.outputs}))`].join("\n");
+}
+
+function optimizerCode({ optimizer, rate, schedule, epochs, steps, decay }) {
+  const options = [`lr=${schedule === "cosine" ? `cl.schedules.cosine(${repr(rate)}, ${epochs * steps})` : repr(rate)}`];
+  if (optimizer === "momentum") options.push("momentum=0.9");
+  if (decay > 0) options.push(`weight_decay=${repr(decay)}`);
+  return `optimizer = cl.${optimizer === "momentum" ? "SGD" : optimizer}(model.parameters(), ${options.join(", ")})`;
+}
+
+/** The whole program, which trains for so many epochs. */
+export function programCode(setting, epochs) {
+  return `import numpy as np
+
+import caffelite as cl
+
+
+${dataCode(setting)}
+
+${modelCode(setting)}
+${optimizerCode(setting)}
+
+history = model.fit(
+    x,
+    y,
+    loss=cl.${setting.loss}(),
+    optimizer=optimizer,
+    epochs=${epochs},
+    batch_size=${setting.batch_size},
+    validation_data=held_out,
+    metrics=["${setting.metric}"],
+)
+print(history["loss"][-1], history["val_loss"][-1])
+`;
+}
