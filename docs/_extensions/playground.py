@@ -25,6 +25,7 @@ from caffelite.web.playground.config import Setting
 from caffelite.web.playground.data import CLASSES, DATA
 from caffelite.web.playground.kernels import NextStep
 from caffelite.web.playground.loops import describe_loop, split_fused_name
+from caffelite.web.playground.view import thumbnails
 
 ENGINE = Path(__file__).parents[1] / "_playground"
 PAGE = Path(cl.__file__).parent / "web" / "static"
@@ -68,7 +69,7 @@ def bundle(name: str) -> str:
         text, parts[name] = read_module(name), ""
         for needed in re.findall(r'^import .* from "\./(.*)";$', text, re.MULTILINE):
             add(needed)
-        names = re.findall(r"^export (?:async )?(?:function|class|const) (\w+)", text, re.MULTILINE)
+        names = re.findall(r"^export (?:async )?(?:function|class|const) ([\w$]+)", text, re.MULTILINE)
         text = re.sub(r"^export ", "", text, flags=re.MULTILINE)
         text = re.sub(
             r'^import (\{.*\}) from "\./(\w+)\.js";$',
@@ -109,6 +110,7 @@ def choices() -> dict:
             "numberLosses": config.REGRESSION_LOSSES,
         },
         "FEATURE_CODE": config.FEATURES,
+        "DIGIT": thumbnails()["digits"]["image"].tolist(),
         "SOURCES": {name: data_code(setting).split("\n\n\n")[0] for name, setting in settings.items()},
     }
 

@@ -36,7 +36,7 @@ function modelCode(setting) {
 function optimizerCode({ optimizer, rate, schedule, epochs, steps, decay }) {
   const options = [`lr=${schedule === "cosine" ? `cl.schedules.cosine(${repr(rate)}, ${epochs * steps})` : repr(rate)}`];
   if (optimizer === "momentum") options.push("momentum=0.9");
-  if (decay > 0) options.push(`weight_decay=${repr(decay)}`);
+  if (decay > 0 || optimizer === "AdamW") options.push(`weight_decay=${repr(decay)}`);
   return `optimizer = cl.${optimizer === "momentum" ? "SGD" : optimizer}(model.parameters(), ${options.join(", ")})`;
 }
 

@@ -1,5 +1,6 @@
 // The data to learn, as caffelite/web/playground/data.py makes them: points (n, 2), or digits (n, 64), and what they are.
 
+import { CLASSES, DIGIT } from "./choices.js";
 import { Generator } from "./random.js";
 
 const columns = (n, draw) => Float64Array.from({ length: n }, draw);
@@ -65,6 +66,16 @@ export function inputsOf(setting, x) {
     const i = 2 * Math.floor(k / count);
     return functions[k % count](x[i], x[i + 1]);
   });
+}
+
+/** A few points of each data set, or an image, by name. */
+export function makeThumbnails() {
+  const entries = Object.entries(MAKERS).map(([name, make]) => {
+    if (name === "digits") return [name, { image: Float32Array.from(DIGIT) }];
+    const { x, y } = make(90, 0.05, new Generator(0));
+    return [name, { x: Float32Array.from(x), y: Float32Array.from(y), classes: name in CLASSES }];
+  });
+  return Object.fromEntries(entries);
 }
 
 /** The points of a setting, x and y, in two parts: for the training, and held out. */

@@ -2,10 +2,43 @@
 
 import { Mask } from "./random.js";
 
+/**
+ * y = a b + bias, all row by row: a (rows, depth), b (depth, columns). Element (i, k) of a is at i · rowStep + k · step:
+ * so a may be transposed. Four columns at a time, because each then needs fewer loads and jumps.
+ */
+function product(y, a, rowStep, step, b, bias, rows, depth, columns) {
+  const full = columns & ~3;
+  for (let i = 0, out = 0; i < rows; i++, out += columns) {
+    const first = i * rowStep;
+    let j = 0;
+    for (; j < full; j += 4) {
+      let s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+      if (bias !== null) [s0, s1, s2, s3] = [bias[j], bias[j + 1], bias[j + 2], bias[j + 3]];
+      for (let k = 0, at = first, w = j; k < depth; k++, at += step, w += columns) {
+        const value = a[at];
+        s0 += value * b[w];
+        s1 += value * b[w + 1];
+        s2 += value * b[w + 2];
+        s3 += value * b[w + 3];
+      }
+      y[out + j] = s0;
+      y[out + j + 1] = s1;
+      y[out + j + 2] = s2;
+      y[out + j + 3] = s3;
+    }
+    for (; j < columns; j++) {
+      let sum = bias === null ? 0 : bias[j];
+      for (let k = 0, at = first, w = j; k < depth; k++, at += step, w += columns) sum += a[at] * b[w];
+      y[out + j] = sum;
+    }
+  }
+}
+
 /** y = x W + b:  dW = xᵀ dy,  db = Σ dy over the rows,  dx = dy Wᵀ. W is (inputs, outputs). */
 export class Linear {
   constructor(inputs, outputs, { claim, array, rows }) {
-    Object.assign(this, { inputs, outputs, W: claim(inputs * outputs), b: claim(outputs), y: array(rows * outputs), dx: array(rows * inputs) });
+    Object.assign(this, { inputs, outputs, W: claim(inputs * outputs), b: claim(outputs), transposed: array(inputs * outputs) });
+    Object.assign(this, { y: array(rows * outputs), dx: array(rows * inputs) });
   }
 
   /** Draw W and b from U(−1/√inputs, 1/√inputs). */
@@ -15,41 +48,24 @@ export class Linear {
   }
 
   forward(x, n) {
-    const { inputs, outputs, y } = this, W = this.W.w, b = this.b.w;
+    const { inputs, outputs, y } = this;
     this.x = x;
-    for (let i = 0; i < n; i++) {
-      for (let j = 0; j < outputs; j++) {
-        let sum = b[j];
-        for (let k = 0, at = i * inputs, w = j; k < inputs; k++, w += outputs) sum += x[at + k] * W[w];
-        y[i * outputs + j] = sum;
-      }
-    }
+    product(y, x, inputs, 1, this.W.w, this.b.w, n, inputs, outputs);
     return y;
   }
 
   backward(dy, n, isFirst) {
-    const { inputs, outputs, x, dx } = this, W = this.W.w, dW = this.W.g, db = this.b.g;
+    const { inputs, outputs, dx, transposed } = this, W = this.W.w, db = this.b.g;
     this.dy = dy;
+    product(this.W.g, this.x, 1, inputs, dy, null, inputs, n, outputs);
     for (let j = 0; j < outputs; j++) {
       let sum = 0;
       for (let i = 0, at = j; i < n; i++, at += outputs) sum += dy[at];
       db[j] = sum;
     }
-    for (let k = 0; k < inputs; k++) {
-      for (let j = 0; j < outputs; j++) {
-        let sum = 0;
-        for (let i = 0, a = k, d = j; i < n; i++, a += inputs, d += outputs) sum += x[a] * dy[d];
-        dW[k * outputs + j] = sum;
-      }
-    }
     if (isFirst) return null;
-    for (let i = 0; i < n; i++) {
-      for (let k = 0; k < inputs; k++) {
-        let sum = 0;
-        for (let j = 0, d = i * outputs, w = k * outputs; j < outputs; j++) sum += dy[d + j] * W[w + j];
-        dx[i * inputs + k] = sum;
-      }
-    }
+    for (let k = 0; k < inputs; k++) for (let j = 0; j < outputs; j++) transposed[j * inputs + k] = W[k * outputs + j];
+    product(dx, dy, outputs, 1, transposed, null, n, outputs, inputs);
     return dx;
   }
 }

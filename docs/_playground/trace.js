@@ -6,7 +6,7 @@ const EPSILON = 1e-4; // by which the weight is moved, up and down
 const ROWS = 3; // with their numbers on the page
 
 /** Explain the weight at [layer, from, to] by all points of the training. */
-export function explainWeight({ setting, net, x, y, data }, place) {
+export function explainWeight({ setting, net, x, y }, place) {
   const [layer, source, target] = place, n = y.length;
   const exact = new Network({ ...setting, dropout: 0 }, Float64Array, n), { loss, outputs } = setting;
   exact.copyFrom({ w: net.w, layers: net.layers.filter(({ p }) => p === undefined) });
@@ -16,7 +16,7 @@ export function explainWeight({ setting, net, x, y, data }, place) {
   exact.backward(ds, n);
   const h = (i) => linear.x[i * linear.inputs + source], delta = (i) => linear.dy[i * linear.outputs + target] * n;
   const rows = Array.from({ length: Math.min(ROWS, n) }, (_, i) => ({
-    x: setting.isPlane ? [data.x[2 * i], data.x[2 * i + 1]] : null, h: h(i), delta: delta(i), product: h(i) * delta(i),
+    x: setting.isPlane ? Array.from(x.subarray(i * setting.inputs, (i + 1) * setting.inputs)) : null, h: h(i), delta: delta(i), product: h(i) * delta(i),
   }));
   const gradient = linear.W.g[at], value = linear.W.w[at];
   const [above, below] = [1, -1].map((sign) => {

@@ -2,6 +2,7 @@
 
 import { CHOICES, DATA, LIMITS } from "./choices.js";
 import { programCode } from "./code.js";
+import { makeThumbnails } from "./data.js";
 import { encode } from "./messages.js";
 import { makeSetting } from "./setting.js";
 import { explainWeight } from "./trace.js";
@@ -170,3 +171,4 @@ self.onmessage = ({ data }) => {
 };
 
 begin(makeSetting({}));
+send("thumbnails", { data: makeThumbnails() });

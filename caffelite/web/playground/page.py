@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
+from importlib.metadata import PackageNotFoundError, metadata
 from typing import Any
 
 import numpy as np
@@ -16,7 +18,7 @@ from caffelite.web.playground.engine import Engine
 from caffelite.web.playground.loops import describe_loop, split_fused_name
 from caffelite.web.playground.requests import FULL_SPEED
 from caffelite.web.playground.table import UploadedTable
-from caffelite.web.playground.view import MAX_HELD_OUT
+from caffelite.web.playground.view import MAX_HELD_OUT, thumbnails
 from caffelite.web.server import Channel, Server, encode_message
 
 MAX_NAME = 100  # of a kernel's name
@@ -61,6 +63,7 @@ class Playground:
         return {
             "setting": setting.to_message(),
             "by": self.changed_by,
+            "site": find_site(),
             "speed": None if self.engine.speed == FULL_SPEED else self.engine.speed,
             "choices": {
                 **CHOICES,
@@ -111,6 +114,7 @@ class Playground:
 
     def on_connect(self, channel: Channel) -> None:
         self.channels.append(channel)
+        channel.send("thumbnails", {"data": thumbnails()})
         channel.send("setting", self._describe(build_objects(self.engine.setting)))
         self.engine.request_frame()
 
@@ -150,6 +154,16 @@ class Playground:
             self._send_loop(channel, message.get("kernel"))
         else:
             raise ValueError(f"there is nothing called {request!r:.40}")
+
+
+@functools.cache
+def find_site() -> str | None:
+    """Return the address of the project's site, where there is a playground, too; None if the package names none."""
+    try:
+        urls = [url.partition(", ") for url in metadata("caffelite").get_all("Project-URL") or ()]
+    except PackageNotFoundError:  # the sources are used as they are
+        return None
+    return next((address.rstrip("/") + "/" for name, _, address in urls if name == "Documentation"), None)
 
 
 def _check_place(place: Any, setting: Setting) -> tuple[int, int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from caffelite.training.history import History
 from caffelite.visualize.regions import plane_points
 from caffelite.web.playground.code import compute_features
 from caffelite.web.playground.config import PIXELS, Setting
+from caffelite.web.playground.data import CLASSES, DATA, digits
 
 GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
 MAX_POINTS = 1000  # of a curve
 MAX_HELD_OUT = 500  # points whose outputs are shown
 BARS = 8  # of a unit, for ranges of numbers
+THUMBNAIL_POINTS, THUMBNAIL_NOISE = 90, 0.05
 
 
 class View:
@@ -71,6 +74,17 @@ class View:
         if self.setting.is_image and pictures:
             pictures[0] = _to_bytes(linear[0].weight.data.T.reshape(-1, PIXELS, PIXELS))
         return pictures
+
+
+@functools.cache
+def thumbnails() -> dict[str, dict[str, Any]]:
+    """Return a few points of each data set, or an image, by name."""
+    pictures: dict[str, dict[str, Any]] = {digits.__name__: {"image": digits(1, 0, np.random.default_rng(0))[0][0]}}
+    for name, make in DATA.items():
+        if make is not digits:
+            x, y = make(THUMBNAIL_POINTS, THUMBNAIL_NOISE, np.random.default_rng(0))
+            pictures[name] = {"x": x, "y": np.ravel(y).astype(np.float64), "classes": make in CLASSES}
+    return pictures
 
 
 def _averaging_matrix(y: np.ndarray, classes: int | None) -> np.ndarray:

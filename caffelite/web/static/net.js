@@ -2,10 +2,11 @@
 
 import { colour } from "./charts.js";
 import { clearCanvas, make } from "./page.js";
-import { classColour, drawPixels, rgb, signedColour } from "./pictures.js";
-import { pixels } from "./predictions.js";
+import { classColour, rgb, signedColour } from "./pictures.js";
+import { drawUnitPicture, unitPicture } from "./predictions.js";
 
-const UNIT = 34, TALL = 44; // pixels of a unit, and of its place
+const UNIT = 34, TALL = 44; // pixels of a unit, and of its place, if there are few
+const GAP = TALL - UNIT, MAX_HEIGHT = 540; // pixels between two units, and of a net of many units
 const MAX_INPUTS = 16; // that are drawn one by one
 const MIN_GAP = 66; // pixels between two layers
 const WIDE = 112; // pixels of a layer, for its buttons to be side by side
@@ -15,9 +16,9 @@ const MAX_DISTANCE = 9; // pixels between the pointer and a link
 function computeLayout(config, width) {
   const count = Array.isArray(config.inputs) ? config.inputs.length : config.inputs;
   const sizes = [count > MAX_INPUTS ? 1 : count, ...config.setting.layers, config.outputs];
-  const tallest = Math.max(...sizes), height = Math.max(180, tallest * TALL + 10);
+  const tallest = Math.max(...sizes), tall = Math.min(TALL, MAX_HEIGHT / tallest), height = Math.max(180, tallest * tall + 10);
   const across = (i) => 44 + (i * (width - 88)) / (sizes.length - 1);
-  return { sizes, count, height, width, across, up: (i, j) => height / 2 + (j - (sizes[i] - 1) / 2) * TALL };
+  return { sizes, count, height, width, across, side: tall - GAP, up: (i, j) => height / 2 + (j - (sizes[i] - 1) / 2) * tall };
 }
 
 /** The name of input i, at most as long as a box. */
@@ -34,19 +35,61 @@ export function weightName(config, layer, i, j) {
   return `The weight from ${from} to ${to}`;
 }
 
+const isDead = (frame, place) => unitPicture(frame, place).bytes.every((byte) => byte === 128);
+
+/** A unit in words. */
+export function unitWords(config, frame, layer, j) {
+  const bias = frame.biases[layer][j].toFixed(3).replace("-", "−");
+  return `Unit ${j + 1} of layer ${layer + 1}, bias ${bias}${isDead(frame, [layer, j]) ? ": dead, its output is 0 everywhere" : ""}`;
+}
+
 export class Net {
-  /** `change(layers)` is called with other layers, `follow(place)` with a weight, `point(words)` with what is pointed at. */
-  constructor(canvas, columns, { change, follow, point }) {
-    Object.assign(this, { canvas, host: columns, change, follow, point, links: [], config: null, layout: null });
+  /**
+   * `change(layers)` is called with other layers, `follow(place)` with a weight, `point(words)` with what is pointed at,
+   * and `show(place)` with the hidden unit that is pointed at, or null.
+   */
+  constructor(canvas, columns, { change, follow, point, show }) {
+    Object.assign(this, { canvas, host: columns, change, follow, point, show, links: [], config: null, layout: null, unit: null });
     canvas.onpointermove = (event) => {
       const place = this.weightAt(event);
       canvas.style.cursor = place ? "pointer" : "";
       if (place) point(`${weightName(this.config, ...place)} is ${this.value(place).toFixed(4)}. Click to follow it.`);
+      this.showUnit(this.unitAt(event));
     };
+    canvas.onpointerleave = canvas.onblur = () => this.showUnit(null);
     canvas.onclick = (event) => {
       const place = this.weightAt(event);
       if (place) follow(place);
     };
+    canvas.onkeydown = (event) => this.moveUnit(event);
+  }
+
+  /** Have a unit shown large, or none. */
+  showUnit(place) {
+    if (String(place) === String(this.unit)) return;
+    this.unit = place;
+    this.show(place);
+  }
+
+  /** The arrow keys go from unit to unit, and Escape leaves them. */
+  moveUnit(event) {
+    const { layers } = this.config.setting, [across, down] = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key] ?? [0, 0];
+    if (event.key === "Escape") this.showUnit(null);
+    if ((across === 0 && down === 0) || layers.length === 0) return;
+    event.preventDefault();
+    const [layer, j] = this.unit ?? [0, 0], inside = (i, n) => Math.max(0, Math.min(n - 1, i));
+    const next = this.unit ? inside(layer + across, layers.length) : 0;
+    this.showUnit([next, inside(this.unit ? j + down : 0, layers[next])]);
+  }
+
+  /** The hidden unit under the pointer, or null. */
+  unitAt({ offsetX, offsetY }) {
+    if (!this.layout) return null;
+    const { sizes, across, up, side } = this.layout;
+    for (let layer = 1; layer < sizes.length - 1; layer++) for (let j = 0; j < sizes[layer]; j++) {
+      if (Math.abs(offsetX - across(layer)) <= side / 2 && Math.abs(offsetY - up(layer, j)) <= side / 2) return [layer - 1, j];
+    }
+    return null;
   }
 
   /** In pixels: that of the place that there is, or more, and then it scrolls. */
@@ -121,7 +164,7 @@ export class Net {
   draw(config, frame) {
     Object.assign(this, { config, frame });
     const { canvas } = this;
-    const { sizes, count, height, width, across, up } = (this.layout = computeLayout(config, this.width));
+    const { sizes, count, height, width, across, up, side } = (this.layout = computeLayout(config, this.width));
     Object.assign(canvas.style, { width: `${width}px`, height: `${height}px` });
     const pen = clearCanvas(canvas, width, height), page = rgb(colour("--card"));
     this.links = [];
@@ -130,16 +173,20 @@ export class Net {
       const largest = Math.max(1e-9, ...weights.map(Math.abs));
       for (let i = 0; i < from; i++) for (let j = 0; j < to; j++) {
         const value = isSummary ? 0 : weights[i * to + j], share = Math.abs(value) / largest;
-        const [x, y, xx, yy] = [across(layer) + UNIT / 2, up(layer, i), across(layer + 1) - UNIT / 2, up(layer + 1, j)];
+        const [x, y, xx, yy] = [across(layer) + side / 2, up(layer, i), across(layer + 1) - side / 2, up(layer + 1, j)];
         pen.strokeStyle = isSummary ? colour("--line") : `rgb(${signedColour(Math.sign(value) * (0.15 + 0.85 * share), page)})`;
         pen.lineWidth = isSummary ? 1.5 : 0.4 + 3.6 * share;
-        pen.beginPath();
-        pen.moveTo(x, y);
-        pen.bezierCurveTo((x + xx) / 2, y, (x + xx) / 2, yy, xx, yy);
-        pen.stroke();
+        drawLink(pen, x, y, xx, yy);
         if (!isSummary) this.links.push({ place: [layer, i, j], x, y, xx, yy });
       }
     });
+    const followed = this.links.find(({ place }) => String(place) === String(frame.followed?.place));
+    if (followed) {
+      Object.assign(pen, { strokeStyle: colour("--ink"), lineWidth: 2 });
+      pen.setLineDash([6, 4]);
+      drawLink(pen, followed.x, followed.y, followed.xx, followed.yy);
+      pen.setLineDash([]);
+    }
     sizes.forEach((n, layer) => {
       for (let j = 0; j < n; j++) this.drawUnit(pen, layer, j, across(layer), up(layer, j));
     });
@@ -147,34 +194,36 @@ export class Net {
   }
 
   drawUnit(pen, layer, j, x, y) {
-    const { config, frame } = this, last = this.layout.sizes.length - 1, [left, top] = [x - UNIT / 2, y - UNIT / 2];
+    const { config, frame } = this, { sizes, side } = this.layout, last = sizes.length - 1, [left, top] = [x - side / 2, y - side / 2];
     pen.fillStyle = colour("--track");
-    pen.fillRect(left, top, UNIT, UNIT);
+    pen.fillRect(left, top, side, side);
     if (layer > 0 && layer < last) {
-      const pictures = frame.units[layer - 1], [, rows, wide] = pictures.shape;
-      const own = pictures.subarray(j * rows * wide, (j + 1) * rows * wide);
-      if (rows === 1) drawBars(pen, own, left, top, config);
-      else { // bytes, 128 is 0; the rows of the plane begin below, those of an image above
-        const { byteColours } = pixels(), isFromBelow = config.picture === "plane";
-        pen.imageSmoothingEnabled = isFromBelow;
-        drawPixels(pen, (k) => byteColours[own[k]], rows, wide, isFromBelow, left, top, UNIT, UNIT);
-      }
+      drawUnitPicture(pen, config, unitPicture(frame, [layer - 1, j]), left, top, side);
     } else {
       const isClass = layer === last && config.classes;
       if (isClass) {
         pen.fillStyle = classColour(j);
-        pen.fillRect(left, top, UNIT, UNIT);
+        pen.fillRect(left, top, side, side);
       }
       pen.fillStyle = isClass ? "#fff" : colour("--ink");
       pen.font = "600 13px system-ui, sans-serif";
       pen.textAlign = "center";
       pen.textBaseline = "middle";
-      const isSummary = layer === 0 && this.layout.sizes[0] !== this.layout.count;
-      pen.fillText(isSummary ? this.layout.count : layer === 0 ? inputName(config, j) : config.classes ? config.labels[j] : "y", x, y, UNIT - 2);
+      const isSummary = layer === 0 && sizes[0] !== this.layout.count;
+      pen.fillText(isSummary ? this.layout.count : layer === 0 ? inputName(config, j) : config.classes ? config.labels[j] : "y", x, y, side - 2);
     }
-    pen.strokeStyle = colour("--line");
-    pen.lineWidth = 1;
-    pen.strokeRect(left, top, UNIT, UNIT);
+    const isHidden = layer > 0 && layer < last, isShown = isHidden && String(this.unit) === String([layer - 1, j]);
+    pen.strokeStyle = colour(isShown ? "--focus" : "--line");
+    pen.lineWidth = isShown ? 3 : 1;
+    pen.strokeRect(left, top, side, side);
+    if (!isHidden || !isDead(frame, [layer - 1, j])) return;
+    pen.strokeStyle = colour("--soft");
+    pen.beginPath();
+    pen.moveTo(left, top);
+    pen.lineTo(left + side, top + side);
+    pen.moveTo(left + side, top);
+    pen.lineTo(left, top + side);
+    pen.stroke();
   }
 
   /** The place of the weight under the pointer, or null: a link, or a pixel of a unit that shows its weights. */
@@ -182,9 +231,9 @@ export class Net {
     if (!this.layout) return null;
     const { config, layout } = this;
     if (config.picture === "image" && layout.sizes.length > 2) {
-      const side = Math.sqrt(layout.count), x = (offsetX - layout.across(1) + UNIT / 2) / UNIT;
+      const { side: size } = layout, side = Math.sqrt(layout.count), x = (offsetX - layout.across(1) + size / 2) / size;
       for (let j = 0; j < layout.sizes[1]; j++) {
-        const y = (offsetY - layout.up(1, j) + UNIT / 2) / UNIT;
+        const y = (offsetY - layout.up(1, j) + size / 2) / size;
         if (x >= 0 && x < 1 && y >= 0 && y < 1) return [0, Math.floor(y * side) * side + Math.floor(x * side), j];
       }
     }
@@ -204,12 +253,9 @@ export class Net {
   }
 }
 
-/** A bar for each class, or part of the points: up from the middle above 0, down below. */
-function drawBars(pen, values, left, top, config) {
-  const wide = UNIT / values.length;
-  values.forEach((byte, k) => {
-    const value = (byte - 128) / 127;
-    pen.fillStyle = config.classes ? classColour(k) : colour("--strong");
-    pen.fillRect(left + k * wide + 0.5, top + UNIT / 2 - Math.max(0, value) * (UNIT / 2), wide - 1, (Math.abs(value) * UNIT) / 2);
-  });
+function drawLink(pen, x, y, xx, yy) {
+  pen.beginPath();
+  pen.moveTo(x, y);
+  pen.bezierCurveTo((x + xx) / 2, y, (x + xx) / 2, yy, xx, yy);
+  pen.stroke();
 }

@@ -1,12 +1,12 @@
 // The playground's page: it draws frames, and sends what is chosen.
 
 import { LineChart, formatNumber } from "./charts.js";
-import { connect, themeButton } from "./connection.js";
+import { connect } from "./connection.js";
 import { STEPS } from "./lesson.js";
-import { Net, weightName } from "./net.js";
+import { Net, unitWords, weightName } from "./net.js";
 import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showWeightKernels } from "./program.js";
-import { drawPredictions } from "./predictions.js";
-import { $, drawNextFrame, make } from "./page.js";
+import { drawDataset, drawPredictions, drawUnit } from "./predictions.js";
+import { $, drawNextFrame, make, themeButton } from "./page.js";
 
 const RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10];
 const DECAYS = [0, 0.0001, 0.001, 0.01, 0.1, 1];
@@ -14,12 +14,15 @@ const SPEEDS = [["1 step a second", 1], ["5", 5], ["30", 30], ["300", 300], ["as
 const LONGEST = 2 ** 20; // bytes of a message to the server
 const TABS = ["program", "code"];
 const MEANINGS = {
-  plane: "Each unit shows its output over the plane: orange is above 0, blue below.",
+  plane: "Each unit shows its output over the plane: orange is above 0, blue below. Point at one to see it large. A unit that is crossed out is dead: its output is 0 everywhere.",
   image: "The units of the first layer show their weights: orange is above 0, blue below. The others have a bar for each class: their mean output over the points of that class.",
   bars: "Each unit has a bar for each class: its mean output over the rows of that class. If y is a number, there is a bar for each eighth of the rows, ordered by y.",
 };
 
-let config = null, frame = null, lesson = null, linkedSetting = null;
+const START_SPEED = 300; // steps a second of a page that begins by itself
+const IS_SITE = document.body.classList.contains("site"); // its engine is in the page, and not in a program on this machine
+
+let config = null, frame = null, lesson = null, isLinked = false, unit = null, thumbnails = {};
 
 const PAGE_NAME = Math.random().toString(36).slice(2); // the name of this page, among others that are open
 let count = 0; // of the changes that it has asked for
@@ -35,7 +38,11 @@ const ask = connect(
       kernelStep = message.step;
       showKernel(message);
     } else if (message.kind === "loop") showLoop(message);
-    else if (message.kind === "code") $("text").textContent = message.text;
+    else if (message.kind === "code") showCode(message);
+    else if (message.kind === "thumbnails") {
+      thumbnails = message.data;
+      drawThumbnails();
+    }
     else if (message.kind === "refused") showMessage(`This is not possible: ${message.why}`);
   },
   (why) => showMessage(why === null ? "" : why.replace("program that trains", "playground's program")),
@@ -75,40 +82,118 @@ function showSetting(message) {
       }
     }
     if (document.activeElement !== element || element.type !== "number") element.value = setting[name];
-    const output = element.parentElement.querySelector("output");
-    if (output) output.textContent = name === "points" ? limits.points : setting[name];
+    showValue(element, name === "points" ? limits.points : setting[name]);
   }
+  showDatasets();
+  showFeatures();
   document.querySelector("[data-set=noise]").disabled = setting.data === "table";
   $("column").classList.toggle("hidden", setting.data !== "table");
-  const leftOut = table?.left_out.length ? ` These columns are no numbers, and are left out: ${table.left_out.join(", ")}.` : "";
+  const leftOut = table?.left_out.length ? ` Skipped because they aren't numeric: ${table.left_out.join(", ")}.` : "";
   $("table").textContent = setting.data === "table" ? `${table.name}: ${table.rows.toLocaleString("en")} rows.${leftOut}` : "";
-  $("meaning").textContent = `${MEANINGS[config.picture]} Links have the colour of their weight, and its size. Drag a layer by its ⠿.`;
+  $("meaning").textContent = `${MEANINGS[config.picture]} A link's colour is the sign of its weight, its width the size. Drag a layer by its ⠿.`;
   $("heldlabel").classList.toggle("hidden", config.picture !== "plane");
   $("parameters").textContent = `· ${config.parameters.toLocaleString("en")} parameters`;
   $("fewer").disabled = setting.layers.length === 0;
   $("more").disabled = setting.layers.length === limits.layers;
-  if (linkedSetting === null) linkedSetting = readAddress(setting);
+  if (lesson !== null && setting.data !== STEPS[lesson][2].data) leaveLesson();
   net.showLayers(config);
   requestDraw();
   requestTab();
+  if (!isLinked) {
+    isLinked = true;
+    readAddress();
+  }
 }
 
-/** If the address has a setting, ask for it once. */
-function readAddress(setting) {
-  if (location.hash.length < 2) return {};
-  try {
-    const linked = JSON.parse(decodeURIComponent(location.hash.slice(1)));
-    ask({ ask: "set", setting: { ...setting, ...linked } });
-    return linked;
-  } catch {
-    showMessage("The address has no setting that can be read.");
-    return {};
+/** Ask for what the address has: a setting, or a step of the lesson. Without it, the page of a site begins by itself. */
+function readAddress() {
+  const number = Number(location.hash.match(/^#lesson=(\d+)$/)?.[1]);
+  if (number >= 1 && number <= STEPS.length) {
+    takeStep(number - 1);
+    return;
   }
+  if (location.hash.length > 1) {
+    try {
+      ask({ ask: "set", setting: { ...config.setting, ...JSON.parse(decodeURIComponent(location.hash.slice(1))) } });
+    } catch {
+      showMessage("The address has no setting that can be read.");
+    }
+  }
+  if (IS_SITE) begin(START_SPEED);
+}
+window.onhashchange = readAddress;
+
+/** Play at this speed. Nothing moves by itself for who does not like it. */
+function begin(speed) {
+  $("speed").value = speed;
+  $("speed").onchange();
+  ask({ ask: matchMedia("(prefers-reduced-motion: reduce)").matches ? "pause" : "play" });
+}
+
+function showValue(element, value) {
+  const output = element.parentElement.querySelector("output");
+  if (output) output.textContent = element.dataset.set === "split" ? `${Math.round(100 * value)} %` : value;
+}
+
+// ---- the data, and what the net gets of them ----
+
+function showDatasets() {
+  const names = config.choices.data, { data } = config.setting;
+  if ($("data").dataset.names !== names.join()) {
+    $("data").dataset.names = names.join();
+    $("data").replaceChildren(...names.map((name) => {
+      const canvas = make("canvas", { width: 80, height: 80 });
+      const button = make("button", { role: "radio", onclick: () => chooseData(name), onkeydown: moveChoice }, canvas, name);
+      button.dataset.name = name;
+      return button;
+    }));
+    drawThumbnails();
+  }
+  for (const button of $("data").children) {
+    const isChosen = button.dataset.name === data;
+    button.setAttribute("aria-checked", isChosen);
+    button.tabIndex = isChosen ? 0 : -1;
+  }
+}
+
+let pointsBefore = null; // the number of points before a table, which has as many as it has
+
+function chooseData(data) {
+  const isBack = pointsBefore !== null && config.setting.data === "table" && data !== "table";
+  change({ data, ...(isBack ? { points: pointsBefore } : {}) });
+}
+
+/** The arrow keys choose the neighbour, as in any group of radio buttons. */
+function moveChoice(event) {
+  const step = { ArrowLeft: -1, ArrowUp: -1, ArrowRight: 1, ArrowDown: 1 }[event.key], buttons = [...$("data").children];
+  if (!step) return;
+  event.preventDefault();
+  const next = buttons.at((buttons.indexOf(event.currentTarget) + step) % buttons.length);
+  next.focus();
+  next.click();
+}
+
+function drawThumbnails() {
+  for (const button of $("data").children) drawDataset(button.firstChild, thumbnails[button.dataset.name]);
+}
+
+function showFeatures() {
+  const { features } = config.limits, chosen = config.setting.features;
+  $("features").classList.toggle("hidden", features.length === 0);
+  $("featurelist").replaceChildren(...features.map((name) => {
+    const isChosen = chosen.includes(name);
+    const toggle = () => change({ features: features.filter((other) => (other === name) !== chosen.includes(other)) });
+    return make("button", { "aria-pressed": isChosen, disabled: isChosen && chosen.length === 1, onclick: () => {
+      toggle();
+      $("featurelist").children[features.indexOf(name)].focus();
+    } }, name);
+  }));
 }
 
 function change(changes) {
   const setting = { ...config.setting, ...changes };
   config.setting = setting; // the next change may come before the answer
+  for (const name of Object.keys(changes)) document.querySelector(`[data-set=${name}]`)?.classList.remove("pulse");
   ask({ ask: "set", setting, by: [PAGE_NAME, ++count] });
   writeAddress();
 }
@@ -123,10 +208,7 @@ for (const element of document.querySelectorAll("[data-set]")) {
     const isNumber = element.type === "range" || element.type === "number" || ["rate", "decay"].includes(element.dataset.set);
     change({ [element.dataset.set]: isNumber ? Number(element.value) : element.value });
   };
-  element.oninput = () => {
-    const output = element.parentElement.querySelector("output");
-    if (output) output.textContent = element.value;
-  };
+  element.oninput = () => showValue(element, element.value);
 }
 
 $("fewer").onclick = () => change({ layers: config.setting.layers.slice(0, -1) });
@@ -148,6 +230,7 @@ $("file").onchange = async () => {
     showMessage(`${file.name} is too large: the playground takes at most half a megabyte.`);
   } else {
     showMessage("");
+    if (config.setting.data !== "table") pointsBefore = config.setting.points;
     ask(message);
   }
 };
@@ -155,7 +238,12 @@ $("log").onchange = () => curves.set({ log: $("log").checked });
 $("held").onchange = () => requestDraw();
 $("share").onclick = async () => {
   writeAddress();
-  await copy(`${location.origin}${location.pathname}${location.hash}`, $("share"), "Share", "In the address");
+  if (config.setting.data === "table") {
+    showMessage("A table of your own stays on this machine, so its net has no address.");
+  } else if (IS_SITE || config.site) {
+    const page = IS_SITE ? location.href.replace(/#.*/, "") : `${config.site}_static/playground/index.html`;
+    await copy(`${page}${location.hash}`, $("share"), "Share", "Copied");
+  } else await copy(location.href, $("share"), "Share", "Copied, for this machine");
 };
 
 /** Copy a text, if the browser lets us. The button has other words for two seconds. */
@@ -171,6 +259,10 @@ const net = new Net($("graph"), $("columns"), {
   change: (layers) => change({ layers }),
   follow,
   point: (words) => { $("pointed").textContent = words; },
+  show: (place) => {
+    unit = place;
+    requestDraw();
+  },
 });
 
 const curves = new LineChart($("curves"), { title: "loss", height: 170 });
@@ -190,7 +282,10 @@ function draw() {
     showNumbers();
   }
   if (kernelStep !== frame.step) forgetKernel();
-  drawPredictions($("regions"), $("mistakes"), config, frame, $("held").checked);
+  if (unit && !(unit[1] < frame.units[unit[0]]?.shape[0])) unit = null; // the net has become smaller
+  $("outputtitle").textContent = unit ? unitWords(config, frame, ...unit) : "What the net predicts";
+  if (unit) drawUnit($("regions"), config, frame, unit);
+  else drawPredictions($("regions"), $("mistakes"), config, frame, $("held").checked);
   net.draw(config, frame);
   document.body.dataset.frames = Number(document.body.dataset.frames ?? 0) + 1;
 }
@@ -203,6 +298,7 @@ function showNumbers() {
   else if ($("gone").textContent.includes("diverged")) showMessage("");
   drawCurves();
   drawWeight();
+  if (isOpen("code") && Math.max(1, Math.ceil(frame.epoch)) !== codeEpochs) ask({ ask: "code" });
 }
 
 /** Whether the frame is of the net that is chosen: a frame of the one before may still come. */
@@ -216,15 +312,16 @@ function drawCurves() {
   const { loss: own, val_loss: held } = frame.curves;
   curves.show(!own ? [] : [
     { name: "training", x: own.epoch, y: own.value, key: "--blue" },
-    { name: "held out", x: held.epoch, y: held.value, key: "--red", dashed: true },
+    { name: "test", x: held.epoch, y: held.value, key: "--red", dashed: true },
   ]);
   const last = (name) => frame.curves[name]?.value.at(-1);
   const metric = config.classes ? "accuracy" : "mae";
   const words = config.classes ? "right" : "off by";
+  const hasDiverged = frame.problem?.includes("diverged");
   const format = (x) => (x === undefined ? "–" : config.classes ? `${(100 * x).toFixed(1)} %` : formatNumber(x));
-  $("losses").textContent =
-    `Loss ${formatNumber(last("loss"))} (solid), held out ${formatNumber(last("val_loss"))} (dashed); ` +
-    `${words} ${format(last(metric))}, held out ${format(last(`val_${metric}`))}.`;
+  $("losses").textContent = hasDiverged ? "The loss has grown beyond all bounds." :
+    `Loss ${formatNumber(last("loss"))} (solid), test ${formatNumber(last("val_loss"))} (dashed); ` +
+    `${words} ${format(last(metric))}, test ${format(last(`val_${metric}`))}.`;
   $("losses").dataset.loss = last("loss") ?? "";
   $("losses").dataset.held = last("val_loss") ?? "";
 }
@@ -233,7 +330,9 @@ function drawCurves() {
 
 function follow(place) {
   ask({ ask: "follow", place });
-  if (place) ask({ ask: "kernels" });
+  if (!place) return;
+  ["followlayer", "followfrom", "followto"].forEach((id, i) => { $(id).value = place[i] + 1; });
+  ask({ ask: "kernels" });
 }
 $("choice").onsubmit = (event) => {
   event.preventDefault();
@@ -262,32 +361,65 @@ function drawWeight() {
 
 // ---- lesson and program ----
 
-$("lessontitle").textContent = `Lesson: ${STEPS.length} steps, from one neuron to the spiral`;
+const LESSON = `Lesson: ${STEPS.length} steps, from one neuron to the spiral`;
+$("lessontitle").textContent = LESSON;
 
-/** Set up a step of the lesson, with its speed, and show its text. */
+/** Set up a step of the lesson, show its text, and play it at its speed. */
 function takeStep(number) {
-  const [title, words, setting, speed] = STEPS[number];
+  const [title, words, setting, speed, controls, [page, linkWords]] = STEPS[number], pages = IS_SITE ? "../../" : config.site;
   lesson = number;
   $("lessontitle").textContent = `${number + 1} of ${STEPS.length}: ${title}`;
   $("lessontext").textContent = words;
-  $("take").textContent = "Set up again";
+  $("take").textContent = "Start again";
   for (const id of ["before", "after", "lessontext"]) $(id).classList.remove("hidden");
+  $("lessonlink").classList.toggle("hidden", !pages);
+  $("lessonlink").replaceChildren("Read on: ", make("a", { href: `${pages}${page}` }, linkWords));
   $("take").classList.remove("main");
   $("before").disabled = number === 0;
   $("after").disabled = number === STEPS.length - 1;
   ask({ ask: "pause" });
-  $("speed").value = speed;
-  $("speed").onchange();
-  change(setting);
+  change({ ...setting, features: ["x₁", "x₂"] });
+  stopPulse();
+  for (const control of controls) {
+    const element = document.querySelector(control);
+    element.closest("details")?.setAttribute("open", "");
+    element.classList.add("pulse");
+  }
+  begin(speed);
+}
+
+function stopPulse() {
+  for (const element of document.querySelectorAll(".pulse")) element.classList.remove("pulse");
+}
+
+/** Other data are no longer those of the lesson. */
+function leaveLesson() {
+  lesson = null;
+  stopPulse();
+  $("lessontitle").textContent = LESSON;
+  $("take").textContent = "Begin";
+  $("take").classList.add("main");
+  for (const id of ["before", "after", "lessontext", "lessonlink"]) $(id).classList.add("hidden");
 }
 $("before").onclick = () => takeStep(lesson - 1);
 $("after").onclick = () => takeStep(lesson + 1);
 $("take").onclick = () => takeStep(lesson ?? 0);
 
+const isOpen = (tab) => !$(tab).classList.contains("hidden");
+
 /** Ask for what the open tab shows. */
 function requestTab() {
-  if (!$("code").classList.contains("hidden")) ask({ ask: "code" });
-  if (!$("program").classList.contains("hidden") || frame?.followed) ask({ ask: "kernels" });
+  if (isOpen("code")) ask({ ask: "code" });
+  if (isOpen("program") || frame?.followed) ask({ ask: "kernels" });
+}
+
+let codeEpochs = null, isCopying = false; // the epochs of the program, and whether the next one is to be copied
+
+function showCode({ text, epochs }) {
+  codeEpochs = epochs;
+  $("text").textContent = text;
+  if (isCopying) copy(text, $("copy"), "Copy", "Copied");
+  isCopying = false;
 }
 
 function openTab(name) {
@@ -302,7 +434,11 @@ for (const name of TABS) {
     requestTab();
   };
 }
-$("copy").onclick = () => copy($("text").textContent, $("copy"), "Copy", "Copied");
+$("copy").onclick = () => {
+  isCopying = true;
+  ask({ ask: "code" });
+};
 
-themeButton($("theme"), () => { requestDraw(); drawBars(); });
+$("rest").open = innerWidth > 760;
+themeButton($("theme"), () => { requestDraw(); drawBars(); drawThumbnails(); });
 new ResizeObserver(() => { if (config) { net.showLayers(config); drawBars(); requestDraw(); } }).observe($("net"));

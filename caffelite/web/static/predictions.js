@@ -33,8 +33,7 @@ export function drawPredictions(canvas, mistakes, config, frame, showHeldOut) {
 }
 
 function drawPlane(canvas, config, { output }, showHeldOut) {
-  const [rows, wide, count] = output.shape, card = colour("--card"), page = rgb(card);
-  const extent = [-config.reach, config.reach, -config.reach, config.reach];
+  const [rows, wide, count] = output.shape, card = colour("--card"), extent = extentOf(config);
   const { byteColours, classShades } = pixels();
   const pixelAt = config.classes
     ? (k) => {
@@ -43,11 +42,78 @@ function drawPlane(canvas, config, { output }, showHeldOut) {
     }
     : (k) => byteColours[Math.max(0, Math.min(255, Math.round(128 + 102 * output[k])))];
   drawPixels(canvas.getContext("2d"), pixelAt, rows, wide, true, 0, 0, canvas.width, canvas.height);
-  const pointColour = (value) => (config.classes ? classColour(value) : `rgb(${signedColour(value, page)})`);
-  config.y.forEach((value, i) => drawPoint(canvas, config.x, i, extent, 4.2, pointColour(value), card, 1));
+  const pointColour = pointColours(config);
+  drawTraining(canvas, config);
   if (showHeldOut) config.held_y.forEach((value, i) => drawPoint(canvas, config.held_x, i, extent, 4.2, card, pointColour(value), 2));
   const kind = config.classes ? "the classes" : "the numbers";
-  canvas.setAttribute("aria-label", `${kind} over the plane, with ${config.y.length} points of the training and ${config.held_y.length} held out`);
+  canvas.setAttribute("aria-label", `${kind} over the plane, with ${config.y.length} points of the training and ${config.held_y.length} of the test`);
+}
+
+const extentOf = ({ reach }) => [-reach, reach, -reach, reach];
+
+function pointColours(config) {
+  const page = rgb(colour("--card"));
+  return (value) => (config.classes ? classColour(value) : `rgb(${signedColour(value, page)})`);
+}
+
+/** The points of the training, each with a ring of the text's colour, because the ground may have their own. */
+function drawTraining(canvas, config) {
+  const pointColour = pointColours(config), ink = colour("--ink");
+  config.y.forEach((value, i) => drawPoint(canvas, config.x, i, extentOf(config), 4.2, pointColour(value), ink, 0.7));
+}
+
+/** The picture of a unit, [hidden layer, number]: bytes, 128 is 0. */
+export function unitPicture(frame, [layer, j]) {
+  const pictures = frame.units[layer], [, rows, wide] = pictures.shape;
+  return { bytes: pictures.subarray(j * rows * wide, (j + 1) * rows * wide), rows, wide };
+}
+
+/** Draw the picture of a unit: bytes over the plane or of an image, or bars. */
+export function drawUnitPicture(pen, config, { bytes, rows, wide }, left, top, side) {
+  if (rows === 1) {
+    drawBars(pen, config, bytes, left, top, side);
+    return;
+  }
+  const { byteColours } = pixels(), isFromBelow = config.picture === "plane"; // the rows of an image begin above
+  pen.imageSmoothingEnabled = isFromBelow;
+  drawPixels(pen, (k) => byteColours[bytes[k]], rows, wide, isFromBelow, left, top, side, side);
+}
+
+/** A bar for each class, or part of the points: up from the middle above 0, down below. */
+function drawBars(pen, config, bytes, left, top, side) {
+  const wide = side / bytes.length;
+  bytes.forEach((byte, k) => {
+    const value = (byte - 128) / 127;
+    pen.fillStyle = config.classes ? classColour(k) : colour("--strong");
+    pen.fillRect(left + k * wide + 0.5, top + side / 2 - Math.max(0, value) * (side / 2), wide - 1, (Math.abs(value) * side) / 2);
+  });
+}
+
+/** Draw on `canvas` one unit, [hidden layer, number], large, with the points if it is over the plane. */
+export function drawUnit(canvas, config, frame, place) {
+  const pen = canvas.getContext("2d"), { width } = canvas;
+  pen.fillStyle = colour("--track");
+  pen.fillRect(0, 0, width, width);
+  drawUnitPicture(pen, config, unitPicture(frame, place), 0, 0, width);
+  if (config.picture === "plane") drawTraining(canvas, config);
+}
+
+/** Draw a small picture of a data set: points of the plane, or an image. */
+export function drawDataset(canvas, data) {
+  const pen = canvas.getContext("2d"), { width } = canvas, ground = colour("--track"), page = rgb(ground);
+  pen.fillStyle = ground;
+  pen.fillRect(0, 0, width, width);
+  if (data?.image) {
+    const { image } = data, side = Math.sqrt(image.length);
+    pen.imageSmoothingEnabled = false;
+    drawPixels(pen, (k) => asPixel(mix(page, rgb(colour("--ink")), image[k])), side, side, false, 0, 0, width, width);
+  } else if (data) {
+    const fill = (value) => (data.classes ? classColour(value) : `rgb(${signedColour(value, page)})`);
+    data.y.forEach((value, i) => drawPoint(canvas, data.x, i, [-1.25, 1.25, -1.25, 1.25], 3.6, fill(value), ground, 0.5));
+  } else {
+    pen.fillStyle = colour("--soft");
+    for (let i = 0; i < 9; i++) pen.fillRect(14 + 18 * (i % 3), 14 + 18 * Math.floor(i / 3), 15, 15);
+  }
 }
 
 function argmax(output, row, count) {

@@ -24,6 +24,7 @@ export function showKernels(message, showLoop) {
     "tr", {}, cell(kernel.number + 1, "number"), buttonCell(kernel.kernel, showLoop), cell(kernel.shapes),
     cell(kernel.microseconds.toFixed(2), "number"), cell(callerText(kernel)),
   )));
+  $("kernelnote").textContent = message.note ?? "";
   drawBars();
   markCurrent();
 }
