@@ -56,5 +56,5 @@ function describeKernels({ nets, about }, config, followed) {
 }
 
 function describeLoop({ loops }, kernel) {
-  return { kernel, loops: loops[kernel] };
+  return { kind: "loop", kernel, loops: loops[kernel] };
 }

@@ -4,7 +4,6 @@ import contextlib
 import dataclasses
 import io
 import json
-import re
 import shutil
 import signal
 import subprocess
@@ -35,6 +34,7 @@ from caffelite.web.playground.weight_trace import explain_weight
 from tests.conftest import posix
 from tests.tools.page_client import SECONDS
 from tests.tools.page_client import Page as LivePage
+from tests.web.lesson import check_lesson
 
 
 class Page(LivePage):
@@ -55,12 +55,19 @@ def wait_until(is_done):
         time.sleep(0.01)
 
 
+def draw_features(rng):
+    """Return the point itself, or some of the features."""
+    names = tuple([name for name in choices.FEATURES if rng.random() < 0.5])
+    return choices.POINT if rng.random() < 0.5 else names or ("x₁x₂",)
+
+
 def draw_setting(seed):
     """Return a setting with everything drawn at random."""
     rng = np.random.default_rng(seed)
     return Setting(
         data=str(rng.choice(list(DATA))),
         points=int(rng.integers(20, 200)),
+        features=draw_features(rng),
         noise=float(rng.choice([0, 0.1, 0.5])),
         split=float(rng.choice([0.1, 0.5, 0.9])),
         layers=tuple(rng.integers(1, 17, rng.integers(0, 4)).tolist()),
@@ -96,6 +103,9 @@ def draw_setting(seed):
         ({"layers": [4] * 7}, "layers: expected at most 6 sizes"),
         ({"layers": "48"}, "layers: expected at most 6 sizes, got '48'"),
         ({"seed": 2**31}, "seed: expected an integer"),
+        ({"features": []}, "features: expected some of x₁, x₂, .*, in this order, got"),
+        ({"features": ["x₂", "x₁"]}, "features: expected some of"),
+        ({"features": "x₁"}, "features: expected some of"),
         ({"colour": "red"}, "a setting has no 'colour'"),
         ([], "no setting"),
     ],
@@ -485,57 +495,25 @@ def test_kernels_have_lines_and_machine_instructions():
 
 def test_the_lesson_has_ten_steps_that_do_what_they_say():
     """Each at its own speed: after so many seconds of playing."""
-    from caffelite.web.server import STATIC
 
-    text = (STATIC / "lesson.js").read_text(encoding="utf-8")
-    first = re.search(r"const start = (\{.*?\});", text, re.DOTALL)[1]
-    as_json = lambda found: json.loads(re.sub(r"(\w+):", r'"\1":', found))  # noqa: E731
-    start = as_json(first)
-    found = re.findall(r"\{ \.\.\.start,?(.*?) \}, (\d+)\]", text)
-    assert len(found) == 10
-    steps = [({**start, **as_json(f"{{{change}}}")}, int(speed)) for change, speed in found]
-
-    def play_step(number, seconds, **others):
-        given, speed = steps[number - 1]
-        setting = Setting.from_message({**given, **others})
+    def play(setting, epochs):
         names = build_objects(setting)
-        return names["model"].fit(
-            names["x"],
-            names["y"],
-            loss=getattr(cl, setting.loss)(),
-            optimizer=names["optimizer"],
-            epochs=round(seconds * speed / setting.steps),
-            batch_size=setting.batch_size,
-            validation_data=names["held_out"],
-            metrics=[setting.metric],
-            verbose=0,
-        )
+        try:
+            return names["model"].fit(
+                names["x"],
+                names["y"],
+                loss=getattr(cl, setting.loss)(),
+                optimizer=names["optimizer"],
+                epochs=epochs,
+                batch_size=setting.batch_size,
+                validation_data=names["held_out"],
+                metrics=[setting.metric],
+                verbose=0,
+            )
+        except cl.TrainingDiverged:
+            return None
 
-    def accuracy(*arguments, **others):
-        return play_step(*arguments, **others)["accuracy"][-1]
-
-    assert play_step(1, 1)["loss"][-1] > 0.03 > 1e-5 > play_step(1, 10)["loss"][-1]
-    assert play_step(2, 5)["loss"][-1] > 0.2 > 1e-6 > play_step(2, 5, rate=0.1)["loss"][-1]
-    with pytest.raises(cl.TrainingDiverged):
-        play_step(2, 5, rate=3)
-    assert 0.5 < accuracy(3, 5) < 0.7
-    assert accuracy(4, 1) < 0.8 < 0.99 < accuracy(4, 60)
-    assert accuracy(5, 5) < 0.6
-    assert min(accuracy(5, 2, activation=f) for f in ("ReLU", "Tanh")) > 0.99
-    assert accuracy(6, 2) == 1
-    assert max(accuracy(6, 80, seed=seed) for seed in (2, 4)) < 0.9
-    late = play_step(6, 80, seed=3)["accuracy"]
-    assert max(late[:1000]) < 0.9 < late[-1] == 1
-    assert min(accuracy(6, 2, seed=seed, layers=[5]) for seed in (1, 2, 3, 4)) == 1
-    overfitted, held_back = play_step(7, 4), play_step(8, 4)
-    assert overfitted["loss"][-1] < 0.2
-    assert overfitted["val_loss"][-1] > 1.5 * min(overfitted["val_loss"])
-    assert held_back["val_loss"][-1] - held_back["loss"][-1] < 0.5 * (
-        overfitted["val_loss"][-1] - overfitted["loss"][-1]
-    )
-    sgd, momentum, adam = (play_step(9, 5, optimizer=name)["loss"][-1] for name in ("SGD", "momentum", "Adam"))
-    assert sgd > 0.1 > 0.01 > momentum > 2 * adam
-    assert accuracy(10, 5) > 0.99
+    check_lesson(play)
 
 
 # ---- the page -------------------------------------------------------------------------------------------------------

@@ -1,0 +1,284 @@
+"""The playground of the site: its engine in JavaScript computes what caffelite does, and its page works without a server."""
+
+import contextlib
+import dataclasses
+import gzip
+import importlib.util
+import io
+import itertools
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+
+DOCS = Path(__file__).parents[2] / "docs"
+if not DOCS.exists():
+    pytest.skip("the sources of the site are not here", allow_module_level=True)
+
+from caffelite.web.playground import config as choices
+from caffelite.web.playground.code import build_objects, program_code
+from caffelite.web.playground.config import Setting
+from caffelite.web.playground.view import View
+from caffelite.web.playground.weight_trace import explain_weight
+from tests.web.lesson import check_lesson
+from tests.web.test_playground import draw_setting
+
+pytestmark = pytest.mark.sources
+SETTINGS = 200
+STEPS = 50
+ENGINE = """
+globalThis.engine = (() => {{ {training} return module_training; }})();
+globalThis.makeSetting = (() => {{ {setting} return module_setting; }})().makeSetting;
+globalThis.programCode = (() => {{ {code} return module_code; }})().programCode;
+globalThis.View = (() => {{ {view} return module_view; }})().View;
+globalThis.explainWeight = (() => {{ {trace} return module_trace; }})().explainWeight;
+const pixels = 64 * 1797, letter = (i) => digits.charCodeAt(i) - 97;
+globalThis.images = {{
+  images: Float32Array.from({{ length: pixels }}, (_, i) => letter(i) / 16),
+  labels: Array.from({{ length: 1797 }}, (_, i) => letter(pixels + i)),
+}};
+globalThis.train = (message, epochs) => {{
+  const training = new engine.Training(makeSetting(message), images);
+  while (training.history.loss.length < epochs && training.problem === null) training.takeStep();
+  return training;
+}};
+"""
+
+
+@pytest.fixture(scope="module")
+def builder():
+    """The extension of the site that builds the page."""
+    spec = importlib.util.spec_from_file_location("site_playground", DOCS / "_extensions" / "playground.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def site(builder, tmp_path_factory):
+    """The page in a folder, with the kernels of one net, and without machine code: the site's page takes longer."""
+    loop = {"file": "a.pyx", "lines": ["w[i] -= lr * v[i]"], "isa": "", "instructions": [], "count": 0, "problem": "none"}
+    folder = tmp_path_factory.mktemp("site") / "_static" / "playground"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builder, "lesson_settings", lambda: [Setting()])
+        patch.setattr(builder, "describe_loop", lambda name: {"kernel": name, **loop})
+        builder.write_page(folder)
+    return folder
+
+
+@pytest.fixture
+def engine(browser, builder, site):
+    """A page that has the engine."""
+    page = browser.new_page()
+    parts = {name: builder.bundle(f"{name}.js").removeprefix('"use strict";\n') for name in
+             ("training", "setting", "code", "view", "trace")}  # fmt: skip
+    page.add_script_tag(content=(site / "digits.js").read_text())
+    page.add_script_tag(content=ENGINE.format(**parts))
+    yield page
+    page.close()
+
+
+def fit(setting, epochs):
+    names = build_objects(setting)
+    names["history"] = names["model"].fit(
+        names["x"],
+        names["y"],
+        loss=getattr(cl, setting.loss)(),
+        optimizer=names["optimizer"],
+        epochs=epochs,
+        batch_size=setting.batch_size,
+        validation_data=names["held_out"],
+        metrics=[setting.metric],
+        verbose=0,
+    )
+    return names
+
+
+def draw_comparable_setting(seed):
+    """Draw a setting whose losses do not depend on how a sum is rounded.
+
+    A hinge or an absolute error gives each point a gradient of a few possible sizes. Such gradients may cancel, and
+    rules that divide by their size then make long steps of what is rounded. So does a norm of two numbers.
+    """
+    setting = draw_setting(seed)
+    is_divided = setting.optimizer not in ("SGD", "momentum")
+    if is_divided and setting.loss in ("HingeLoss", "MAELoss"):
+        setting = dataclasses.replace(setting, optimizer="momentum")
+    layers = [max(units, 4) for units in setting.layers] if setting.norm == "LayerNorm" else setting.layers
+    size = max(setting.batch_size, 4) if setting.norm == "BatchNorm" else setting.batch_size
+    return dataclasses.replace(setting, layers=tuple(layers), batch_size=size)
+
+
+@pytest.mark.filterwarnings("ignore:Layers .* with nothing between them:caffelite.TrainingWarning")
+def test_the_engine_computes_the_losses_of_caffelite_and_writes_its_program(engine):
+    settings = [draw_comparable_setting(seed) for seed in range(SETTINGS)]
+    cases = [(s.to_message(), min(-(-STEPS // s.steps), s.epochs if s.schedule == "cosine" else STEPS)) for s in settings]
+    computed = engine.evaluate(
+        """(cases) => cases.map(([message, epochs]) => {
+          const { history, problem } = train(message, epochs);
+          return { history, problem, code: programCode(makeSetting(message), epochs) };
+        })""",
+        cases,
+    )
+    differing = []
+    for setting, (_, epochs), found in zip(settings, cases, computed, strict=True):
+        assert found["problem"] is None, setting
+        assert found["code"] == program_code(setting, epochs)
+        history = fit(setting, epochs)["history"]
+        # the bias before a BatchNorm has no gradient but what is rounded, and its mean follows this bias
+        has_mean = setting.norm != "BatchNorm" or setting.optimizer in ("SGD", "momentum")
+        for name in ("loss", "val_loss") if has_mean else ("loss",):
+            found_curve, curve = found["history"][name], history[name]
+            first = -(-10 // setting.steps)
+            np.testing.assert_allclose(found_curve[:first], curve[:first], rtol=1e-5, atol=1e-6, err_msg=f"{setting}")
+            if not np.allclose(found_curve, curve, rtol=1e-5, atol=1e-6):
+                differing.append(setting)
+    assert len(differing) < SETTINGS // 20, differing  # what is rounded may grow
+
+
+def test_the_engine_does_what_the_lesson_says(engine):
+    def play(setting, epochs):
+        found = engine.evaluate(
+            "([message, epochs]) => { const { history, problem } = train(message, epochs); return { history, problem }; }",
+            [setting.to_message(), epochs],
+        )
+        if found["problem"]:
+            assert "diverged" in found["problem"]
+            return None
+        return found["history"]
+
+    check_lesson(play)
+
+
+def test_the_engine_shows_units_and_weights_as_caffelite_does(engine):
+    for data, norm in itertools.product(["spiral", "waves", "digits"], choices.NORMS):
+        compare_views(data, norm, engine)
+
+
+def compare_views(data, norm, engine):
+    setting = Setting(data=data, layers=(5, 3), activation="GELU", norm=norm, optimizer="SGD", rate=0.1, dropout=0.2)
+    names, place = fit(setting, 1), (1, 4, 2)
+    found = engine.evaluate(
+        """([message, place]) => {
+          const training = train(message, 1), { output, units, weights } = new View(training).snapshot();
+          return { output: [...output], units: units.map((u) => [...u]), weights: weights.map((w) => [...w]),
+            weight: explainWeight(training, place) };
+        }""",
+        [setting.to_message(), place],
+    )
+    view = View(setting, names).snapshot()
+    np.testing.assert_allclose(found["output"], np.ravel(view["output"]), rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(found["units"], view["units"], strict=True):
+        np.testing.assert_allclose(ours, np.ravel(theirs).astype(float), atol=1)
+    for ours, theirs in zip(found["weights"], view["weights"], strict=True):
+        np.testing.assert_allclose(ours, np.ravel(theirs), rtol=1e-3, atol=1e-4)
+    trace = explain_weight(names["model"], setting, names["x"], names["y"], place)
+    for name in ("value", "gradient", "difference"):
+        assert found["weight"][name] == pytest.approx(trace[name], rel=1e-3, abs=1e-5)
+    assert found["weight"]["gradient"] == pytest.approx(found["weight"]["difference"], rel=1e-4, abs=1e-7)
+
+
+def test_the_engine_refuses_the_settings_that_caffelite_refuses(engine):
+    for message, problem in [
+        ({"data": "cats"}, "data: expected one of spiral, moons"),
+        ({"points": 20.5}, "points: expected an integer of 20"),
+        ({"rate": "0.1"}, "rate: expected a number"),
+        ({"layers": [17]}, "layers: expected sizes of 1 … 16"),
+        ({"layers": [4] * 7}, "layers: expected at most 6 sizes"),
+        ({"features": ["x₂", "x₁"]}, "features: expected some of x₁"),
+        ({"colour": "red"}, "a setting has no 'colour'"),
+    ]:
+        said = engine.evaluate(
+            "(message) => { try { makeSetting(message); } catch ({ message }) { return message; } }", message
+        )
+        assert said.startswith(problem)
+        with pytest.raises(ValueError, match=problem):
+            Setting.from_message(message)
+
+
+@pytest.mark.filterwarnings("ignore:Layers .* with nothing between them:caffelite.TrainingWarning")
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, site):
+    said = []
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
+    page = context.new_page()
+    page.on("console", lambda message: said.append(message.text))
+    page.on("pageerror", lambda error: said.append(str(error)))
+
+    def steps():
+        return int(page.inner_text("#steps").replace(",", ""))
+
+    def has(selector, text):
+        page.wait_for_function(f"() => document.querySelector('{selector}').textContent.includes('{text}')")
+
+    address = f"{(site / 'index.html').as_uri()}"
+    page.goto(address)
+    page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 20")  # it begins by itself
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.click("#play")
+    has("#play", "Play")
+    page.click("#data [data-name=circles]")
+    page.select_option("[data-set=activation]", "none")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 8 2'")
+    page.click("#featurelist button:has-text('x₁²')")
+    page.click("#featurelist button:has-text('x₂²')")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '4 8 8 2'")
+    page.click("#epoch")
+    page.wait_for_function("() => document.querySelector('#steps').textContent === '7'")
+    has("#text", "x = np.stack([a, b, a**2, b**2], axis=1)")
+    has("#text", "epochs=1,")
+    names = {}
+    with contextlib.redirect_stdout(io.StringIO()):
+        exec(page.inner_text("#text"), names)
+    assert float(page.get_attribute("#losses", "data-loss")) == pytest.approx(names["history"]["loss"][0], rel=1e-5)
+    page.click("#share")
+    shared = page.url
+    assert shared.startswith(address + "#")
+
+    for name, value in (("layer", 1), ("from", 2), ("to", 3)):
+        page.fill(f"#follow{name}", str(value))
+    page.press("#followto", "Enter")
+    has("#followtitle", "The weight from x₂ to unit 3 of layer 1")
+    gradients = [float(page.inner_text(f"#{name}").replace("−", "-")) for name in ("gradient", "difference")]
+    assert gradients[0] == pytest.approx(gradients[1], rel=0.01, abs=1e-6)
+    has("#kernelnote", "These are the kernels of another net, 2-8-8-3 with ReLU and Adam")
+    page.click("#tab-program")
+    page.wait_for_selector("#kernels tr")
+    page.click("#kernels tr:last-child button")
+    has("#looptitle", "The loop of ")
+    assert page.is_hidden("#kernel")
+    assert page.is_hidden("#csv")
+
+    page.goto("about:blank")
+    page.goto(f"{address}#lesson=6")
+    has("#lessontitle", "6 of 10: Luck")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 3 2'")
+    page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 20")
+    assert page.get_attribute("#lessonlink a", "href") == "../../guide.html"
+    assert page.locator("[data-set=seed].pulse").count() == 1
+    for _ in range(4):
+        page.click("#after")
+    has("#lessontitle", "10 of 10")
+    page.click("#data [data-name=digits]")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '64 16 16 10'")
+    page.wait_for_function("() => document.querySelectorAll('#mistakes figure').length > 0")
+    has("#lessontitle", "Lesson: 10 steps")
+    page.goto("about:blank")
+    page.goto(shared)
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '4 8 8 2'")
+    page.goto("about:blank")
+    page.goto(f"{address}#{{%22points%22:1e9}}")
+    has("#gone", "points: expected an integer of 20")
+    assert steps() >= 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert said == []
+    context.close()
+
+
+def test_the_page_is_small(site):
+    names = ("index.html", "playground.js", "playground.css", "style.css", "icon.svg")
+    assert sum([len(gzip.compress((site / name).read_bytes())) for name in names]) < 60_000
