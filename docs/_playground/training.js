@@ -44,7 +44,7 @@ export class Training {
     for (let i = 0; i < net.g.length; i++) check += net.g[i] * 0;
     if (!Number.isFinite(Math.fround(check))) {
       const epoch = this.history.loss.length + 1;
-      this.problem = `The training has diverged: epoch ${epoch}, batch ${place + 1}: the loss or a gradient is not finite; try a smaller learning rate.`;
+      this.problem = `The training has diverged: epoch ${epoch}, batch ${place + 1}: the loss or a gradient is not finite; try a smaller learning rate`;
       return;
     }
     RULES[setting.optimizer](net.w, net.g, this.state, rateOf(setting, this.steps), Math.fround(setting.decay), this.steps + 1);

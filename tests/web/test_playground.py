@@ -4,12 +4,14 @@ import contextlib
 import dataclasses
 import io
 import json
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
+from email.message import Message
 
 import numpy as np
 import pytest
@@ -253,7 +255,7 @@ def test_a_training_that_diverges_is_reported_and_another_one_may_follow(frames)
     played = frames(Setting(data="waves", optimizer="SGD", rate=100.0))
     played.engine.play()
     wait_until(lambda: played.last["problem"])
-    assert "diverged" in played.last["problem"]
+    assert re.search(r"^The training has diverged: epoch .*; try a smaller learning rate$", played.last["problem"])
     played.engine.begin(Setting())
     wait_until(lambda: played.last["problem"] is None and played.last["step"] == 0)
     assert played.take_steps(5)["step"] == 5
@@ -635,6 +637,30 @@ def test_a_step_of_the_lesson_sets_itself_up_above_the_net_and_fits_on_a_project
     assert across["choose"] > 800  # below both
 
 
+def test_share_copies_the_address_of_the_site_or_a_link_that_works_here(browser, program):
+    context = browser.new_context(viewport={"width": 1440, "height": 900})
+    context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto(program.address)
+    page.wait_for_function("() => document.querySelector('#parameters').textContent.includes('123')")
+    page.click("#share")
+    page.wait_for_function("() => document.querySelector('#share').textContent.includes('Copied')")
+    other = context.new_page()
+    other.goto(page.evaluate("navigator.clipboard.readText()"))
+    other.wait_for_function("() => document.querySelector('#parameters').textContent.includes('123')")
+
+
+def test_the_site_is_the_documentation_that_the_package_names(monkeypatch):
+    from caffelite.web.playground import page
+
+    for urls, site in [(None, None), (["Source, https://a/b", "Documentation, https://c/d"], "https://c/d/")]:
+        package = Message()
+        for url in urls or ():
+            package["Project-URL"] = url
+        monkeypatch.setattr(page, "metadata", lambda name, package=package: package)
+        assert page.find_site.__wrapped__() == site
+
+
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
 def test_the_page_works_in_a_browser(width, scheme, browser, program):
     said = []
@@ -643,7 +669,8 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     page.on("pageerror", lambda error: said.append(str(error)))
 
     def has(selector, text):
-        page.wait_for_function(f"() => document.querySelector('{selector}').textContent.includes('{text}')")
+        found = "([selector, text]) => document.querySelector(selector).textContent.includes(text)"
+        page.wait_for_function(found, arg=[selector, text])
 
     page.goto(program.address)
     has("#parameters", "123 parameters")
@@ -659,8 +686,9 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     page.click("#columns button[aria-label='a unit less in layer 3']")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 8 3 3'")
     page.click("#fewer")
+    page.click("#data [data-name=circles]")
+    page.evaluate("document.querySelector('#rest').open = true")
     for name, value in {
-        "data": "circles",
         "activation": "Tanh",
         "optimizer": "momentum",
         "rate": "0.1",
@@ -699,8 +727,17 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     page.press("#followto", "Enter")
     has("#followtitle", "The weight from x₂ to unit 3 of layer 1")
     page.click("#leave")
+    page.hover("#graph", position={"x": across / 3, "y": 10})
+    page.focus("#graph")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowDown")
+    has("#outputtitle", "Unit 2 of layer 2, bias ")
+    page.keyboard.press("Escape")
+    has("#outputtitle", "What the net predicts")
 
     steps = page.inner_text("#steps")
+    page.click("#tab-program")
     page.click("#kernel")
     has("#rantitle", "Kernel 1 of")
     page.click("#kernel")
@@ -733,34 +770,46 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     page.click("#tab-code")
     has("#text", "x, y = circles(300, 0.1, np.random.default_rng(3))")
     has("#text", "cl.SGD(model.parameters(), lr=0.1, momentum=0.9)")
+    page.click("#epoch")
+    page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 0")
+    epochs = float(page.inner_text("#epochs"))
+    has("#text", f"epochs={epochs:.0f},")
     page.click("#share")
     address = page.url
     page.click("#take")
     has("#lessontitle", "1 of 10")
     page.click("#after")
     has("#lessontitle", "2 of 10")
-    page.wait_for_function("() => document.querySelector('[data-set=data]').value === 'plane'")
+    page.wait_for_function("() => document.querySelector('[aria-checked=true]').dataset.name === 'plane'")
+    page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 0")  # it plays by itself
+    page.click("#play")
     page.click("#again")
     page.click("#theme")
     other = browser.new_page()
     other.goto(address)
-    other.wait_for_function("() => document.querySelector('[data-set=data]').value === 'circles'")
-    page.wait_for_function("() => document.querySelector('[data-set=data]').value === 'circles'")
+    other.wait_for_function("() => document.querySelector('[aria-checked=true]').dataset.name === 'circles'")
+    page.wait_for_function("() => document.querySelector('[aria-checked=true]').dataset.name === 'circles'")
+    has("#lessontitle", "Lesson: 10 steps")  # the data are no longer those of the step
+    other.close()
 
-    page.select_option("[data-set=data]", "digits")
+    page.click("#data [data-name=digits]")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '64 8 10'")
     page.click("#epoch")
     page.wait_for_function("() => document.querySelectorAll('#mistakes figure').length === 12")
     assert int(page.get_attribute("#regions", "data-wrong")) > 0
     mine = {"name": "mine.csv", "mimeType": "text/csv", "buffer": WORDS.encode()}
     page.set_input_files("#file", mine)
-    has("#table", "mine.csv: 60 rows. These columns are no numbers, and are left out: colour.")
+    has("#table", "mine.csv: 60 rows. Skipped because they aren't numeric: colour.")
     page.select_option("[data-set=target]", "width")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '1 8 5'")
     page.set_input_files("#file", {**mine, "buffer": b"a,b"})
     has("#gone", "expected a header and at least 20 rows")
     page.set_input_files("#file", {**mine, "buffer": b"a" * 2**21})
     has("#gone", "the playground takes at most half a megabyte")
+    page.click("#share")
+    has("#gone", "A table of your own stays on this machine")
+    page.click("#data [data-name=moons]")
+    page.wait_for_function("() => document.querySelector('[data-set=points]').value === '300'")  # as before the table
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert said == []
     program.kill()

@@ -47,7 +47,7 @@ class Engine(RequestQueue):
             except TrainingCancelled:
                 continue
             except TrainingDiverged as error:
-                self._report_and_wait(f"The training has diverged: {error}. Take a lower rate.")
+                self._report_and_wait(f"The training has diverged: {error}")
             except Exception as error:
                 self._report_and_wait(str(error))
 
