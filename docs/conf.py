@@ -27,6 +27,7 @@ extensions += [
     "mathml",
     "gallery",
     "notebooks",
+    "playground",
     "links",
 ]
 exclude_patterns = ["_build", "_notebooks"]

@@ -37,7 +37,8 @@ def follow(app, exception):
                 continue
             target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             there = pages[target].places if target in pages else set()
-            if not target.exists() or (target in pages and parts.fragment and unquote(parts.fragment) not in there):
+            is_place = parts.fragment and "=" not in parts.fragment  # others are for the page's script: lesson=6
+            if not target.exists() or (target in pages and is_place and unquote(parts.fragment) not in there):
                 logger.warning("%s: the link %s leads nowhere", path.relative_to(app.outdir), link)
 
 

@@ -55,7 +55,7 @@ def read_module(name: str) -> str:
         return f"export function engine() {{\n{bundle('worker.js')}}}\n"
     if name == "choices.js":
         return "".join([f"export const {key} = {json.dumps(value)};\n" for key, value in choices().items()])
-    path = ENGINE / name
+    path = PAGE / "connection.js" if name == "socket.js" else ENGINE / name  # that the engine's stands in for
     return (path if path.exists() else PAGE / name).read_text(encoding="utf-8")
 
 

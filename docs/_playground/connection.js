@@ -2,6 +2,9 @@
 
 import { engine } from "./engine.js";
 import { decode } from "./messages.js";
+import { themeButton as button } from "./socket.js";
+
+export const themeButton = button;
 
 /** Connect, and call `onMessage(message)` for each message. Returns a function that sends one. */
 export function connect(onMessage, onClose) {

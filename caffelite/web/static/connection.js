@@ -27,3 +27,21 @@ export function connect(onMessage, onClose) {
     if (socket?.readyState === WebSocket.OPEN) socket.send(JSON.stringify(message));
   };
 }
+
+/** A button that changes between light and dark, and remembers it. */
+export function themeButton(button, redraw) {
+  const theme = localStorage.getItem("theme");
+  if (theme) document.documentElement.dataset.theme = theme;
+  const isDark = () =>
+    (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) ===
+    "dark";
+  const name = () => { button.textContent = isDark() ? "Light" : "Dark"; };
+  button.onclick = () => {
+    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+    localStorage.setItem("theme", document.documentElement.dataset.theme);
+    name();
+    redraw();
+  };
+  name();
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { name(); redraw(); });
+}

@@ -2,9 +2,9 @@
 
 import { addTools } from "./chart_tools.js";
 import { LineChart, formatCount, formatNumber } from "./charts.js";
-import { connect } from "./connection.js";
+import { connect, themeButton } from "./connection.js";
 import { decode, encode } from "./messages.js";
-import { $, download, drawNextFrame, make, themeButton } from "./page.js";
+import { $, download, drawNextFrame, make } from "./page.js";
 import { loadPageFile, readPageFile } from "./page_file.js";
 import { drawAttention, drawFilters, drawMistakes, drawPictures, drawRegions, drawText, forgetDrawn, isNew, panel } from "./panels.js";
 import { histogram } from "./pictures.js";

@@ -41,21 +41,3 @@ export function download(name, blob) {
   make("a", { href, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(href), 1000);
 }
-
-/** A button that changes between light and dark, and remembers it. */
-export function themeButton(button, redraw) {
-  const theme = localStorage.getItem("theme");
-  if (theme) document.documentElement.dataset.theme = theme;
-  const isDark = () =>
-    (document.documentElement.dataset.theme ?? (matchMedia("(prefers-color-scheme: dark)").matches ? "dark" : "light")) ===
-    "dark";
-  const name = () => { button.textContent = isDark() ? "Light" : "Dark"; };
-  button.onclick = () => {
-    document.documentElement.dataset.theme = isDark() ? "light" : "dark";
-    localStorage.setItem("theme", document.documentElement.dataset.theme);
-    name();
-    redraw();
-  };
-  name();
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { name(); redraw(); });
-}

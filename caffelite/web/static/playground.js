@@ -1,12 +1,12 @@
 // The playground's page: it draws frames, and sends what is chosen.
 
 import { LineChart, formatNumber } from "./charts.js";
-import { connect } from "./connection.js";
+import { connect, themeButton } from "./connection.js";
 import { STEPS } from "./lesson.js";
 import { Net, unitWords, weightName } from "./net.js";
 import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showWeightKernels } from "./program.js";
 import { drawDataset, drawPredictions, drawUnit } from "./predictions.js";
-import { $, drawNextFrame, make, themeButton } from "./page.js";
+import { $, drawNextFrame, make } from "./page.js";
 
 const RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10];
 const DECAYS = [0, 0.0001, 0.001, 0.01, 0.1, 1];
