@@ -26,15 +26,17 @@ async function showNet(name, controls, pictures) {
   return [net, box];
 }
 
-/** Call `step` before each frame, while the net is in view, until it returns false; and `draw` if anything changed. */
-function play(box, { begin, step, draw }) {
-  const [start, again] = box.querySelectorAll(".bar button");
+/** Call `step` before each frame, while `place` is in view, until it returns false; and `draw` if anything changed.
+ * With a third button, which makes one step, a net that begins again waits for the reader. */
+function play(box, { begin, step, draw, place = box }) {
+  const [start, again, one] = box.querySelectorAll(".bar button");
   let runs = !matchMedia("(prefers-reduced-motion: reduce)").matches;
   let more = true, inView = false, waits = false;
   const show = () => {
     draw();
     start.textContent = runs && more ? "Pause" : "Start";
     start.disabled = !more;
+    if (one) one.disabled = !more;
     if (waits || !(runs && more && inView)) return;
     waits = requestAnimationFrame(() => {
       waits = false;
@@ -47,11 +49,13 @@ function play(box, { begin, step, draw }) {
     more = true;
   };
   start.onclick = () => { runs = !runs; show(); };
-  again.onclick = () => { runs = true; restart(); show(); };
-  new IntersectionObserver(([entry]) => { inView = entry.isIntersecting; show(); }).observe(box);
+  again.onclick = () => { runs = !one; restart(); show(); };
+  if (one) one.onclick = () => { runs = false; more = step(1); show(); };
+  new IntersectionObserver(([entry]) => { inView = entry.isIntersecting; show(); }).observe(place);
   new MutationObserver(show).observe(document.body, { attributeFilter: ["data-theme"] });
   matchMedia("(prefers-color-scheme: dark)").onchange = show;
   addEventListener("resize", show);
+  addEventListener("scroll", () => waits || show(), { passive: true });
   restart();
   show();
 }
@@ -78,11 +82,18 @@ function makeStatus(box) {
 
 const colour = (name) => getComputedStyle(document.body).getPropertyValue(`--color-${name}`);
 
+/** Return whether an element is in the window. */
+function isSeen(element) {
+  const { top, bottom } = element.getBoundingClientRect();
+  return top < innerHeight && bottom > 0;
+}
+
 /** Clear a canvas. Return its context, width and height, in pixels of the page. */
 function clear(canvas) {
-  const { clientWidth: width, clientHeight: height } = canvas;
-  [canvas.width, canvas.height] = [width * devicePixelRatio, height * devicePixelRatio];
-  const c = canvas.getContext("2d");
+  const { clientWidth: width, clientHeight: height } = canvas, c = canvas.getContext("2d");
+  const size = [width, height].map((v) => Math.round(v * devicePixelRatio));
+  if (canvas.width === size[0] && canvas.height === size[1]) c.reset(); // without a new layout of the page
+  else [canvas.width, canvas.height] = size;
   c.scale(devicePixelRatio, devicePixelRatio);
   c.font = "12px sans-serif";
   c.fillStyle = colour("foreground-secondary");

@@ -1,5 +1,7 @@
 """The nets that learn on pages of the site: their WebAssembly, their losses, and the pages in a browser."""
 
+import base64
+import gzip
 import json
 import re
 import runpy
@@ -26,11 +28,8 @@ PAGE = """# Nets
 :::{net} spiral
 Spirals without JavaScript.
 :::
-
-:::{net} microgpt
-Names without JavaScript.
-:::
 """
+PAGES = {"spiral": "index", "microgpt": "microgpt"}
 
 needs_node = pytest.mark.skipif(shutil.which("node") is None, reason="there is no Node")
 needs_wasm = pytest.mark.skipif(missing_wasm(), reason="there is no clang for WebAssembly")
@@ -61,6 +60,9 @@ def test_a_page_needs_60_kb_and_no_other_place():
     sizes = {path.name: path.stat().st_size for path in STATIC.iterdir()}
     assert sizes["microgpt.wasm"] + sizes["net.js"] + sizes["microgpt.js"] <= 60_000
     assert sizes["spiral.wasm"] + sizes["net.js"] + sizes["spiral.js"] <= 20_000
+    parts = [base64.b64encode((STATIC / "microgpt.wasm").read_bytes()), (DOCS / "microgpt.md").read_bytes()]
+    parts += [(STATIC / name).read_bytes() for name in ("net.js", "microgpt.js", "caffelite.css")]
+    assert len(gzip.compress(b"".join(parts))) <= 60_000
     table = (DOCS / "export-c.md").read_text("utf-8")
     assert all(f"| {sizes[f'{name}.wasm']:,} |" in table for name in build.NETS)
     for name in SCRIPTS:
@@ -117,18 +119,21 @@ def test_in_node_a_net_has_the_losses_that_fit_has(name, monkeypatch):
 LOOK = """
 openNet(require("fs").readFileSync(process.argv[1]), "microgpt").then((net) => {
   const x = net.array(Int32Array, 16).fill(26), y = net.array(Int32Array, 16).fill(-1);
-  const state = net.array(Float32Array, 13000);
+  const state = net.array(Float32Array, 13000), scores = net.array(Float32Array, 432);
+  const attention = net.array(Float32Array, 1024);
   x[1] = y[0] = 3;
   y[1] = 26;
   net.init();
   for (let step = 0; step < 3; step++) net.train(x, y);
   const length = net.state(state, 1);
-  console.log(JSON.stringify([0, length - 2 * 4192, length - 4192].map((i) => [...state.subarray(i, i + 4192)])));
+  net.predict(x, scores, attention);
+  const parts = [0, length - 2 * 4192, length - 4192].map((i) => state.subarray(i, i + 4192));
+  console.log(JSON.stringify([...parts, scores, attention].map((part) => [...part])));
 });"""
 
 
 @needs_node
-def test_a_parameter_and_its_means_are_in_the_state_where_the_page_reads_them():
+def test_the_page_reads_the_parameters_means_predictions_and_attention_that_caffelite_has():
     program = (STATIC / "net.js").read_text("utf-8") + LOOK
     found = json.loads(run("node", "-e", program, STATIC / "microgpt.wasm", cwd=STATIC))
     net = build.NETS["microgpt"]()
@@ -145,6 +150,9 @@ def test_a_parameter_and_its_means_are_in_the_state_where_the_page_reads_them():
     np.testing.assert_allclose(found[0], parameters, 1e-4, 1e-6)
     np.testing.assert_allclose(found[1], state["first_moment.float32"], 1e-4, 1e-7)
     np.testing.assert_allclose(found[2], state["second_moment.float32"], 1e-4, 1e-9)
+    scores, attention = net["model"].predict(x)
+    np.testing.assert_allclose(found[3], scores.ravel(), 0, 1e-5)
+    np.testing.assert_allclose(found[4], attention.ravel(), 0, 1e-5)
 
 
 @needs_node
@@ -173,7 +181,7 @@ def test_the_command_and_the_program_of_the_page_about_c_work(tmp_path):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Return the address of a page with both nets, built by Sphinx and opened from the disk."""
+    """Return the addresses of a page with the spiral and of the lesson, built by Sphinx and opened from the disk."""
     for module in ("sphinx", "myst_parser"):
         pytest.importorskip(module)
     folder = tmp_path_factory.mktemp("site")
@@ -182,8 +190,12 @@ def site(tmp_path_factory):
         shutil.copy(STATIC / name, folder / "_static")
     (folder / "conf.py").write_text(f"import sys\nsys.path.append({str(DOCS / '_extensions')!r})\n{CONF}", "utf-8")
     (folder / "index.md").write_text(PAGE, "utf-8")
+    lesson = (DOCS / "microgpt.md").read_text("utf-8")
+    (folder / "microgpt.md").write_text(
+        "---\norphan: true\n---\n" + re.sub(r"\]\([^)]*\)", "](index.md)", lesson), "utf-8"
+    )
     run(sys.executable, "-m", "sphinx", "-W", "-q", folder, folder / "html", cwd=folder)
-    return (folder / "html" / "index.html").as_uri()
+    return {net: (folder / "html" / f"{page}.html").as_uri() for net, page in PAGES.items()}
 
 
 @pytest.fixture
@@ -191,14 +203,14 @@ def visit(browser, site):
     """Return a function that opens the page. No page may report an error, or read anything but files."""
     faults, contexts = [], []
 
-    def open_page(**options):
-        context = browser.new_context(viewport={"width": 1000, "height": 2000}, **options)
+    def open_page(net, **options):
+        context = browser.new_context(**{"viewport": {"width": 1000, "height": 2000}} | options)
         contexts.append(context)
         page = context.new_page()
         page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("request", lambda request: request.url.startswith("file:") or faults.append(request.url))
-        page.goto(site)
+        page.goto(site[net])
         return page
 
     yield open_page
@@ -219,7 +231,7 @@ def picture(page, place):
 
 
 def test_the_spiral_learns_pauses_and_begins_again(visit):
-    page = visit()
+    page = visit("spiral")
     wait_for(page, "spiral", r"Step [1-4],\\d+ · (9\\d|100)% of the points right")
     assert "steps a second" in wait_for(page, "spiral", "µs each")
     start, again = page.query_selector_all("[data-net=spiral] button")
@@ -235,7 +247,7 @@ def test_the_spiral_learns_pauses_and_begins_again(visit):
 
 
 def test_microgpt_learns_names_and_shows_its_attention_and_one_number(visit):
-    page = visit()
+    page = visit("microgpt", viewport={"width": 1000, "height": 6000})  # all of it is drawn
     page.select_option("[data-net=microgpt] select[aria-label=speed]", "25")
     status = wait_for(page, "microgpt", "Step 1,000")
     assert 1.5 < float(re.search(r"loss ([\d.]+)", status)[1]) < 2.2
@@ -245,18 +257,71 @@ def test_microgpt_learns_names_and_shows_its_attention_and_one_number(visit):
     assert (steps[0], steps[-1]) == ("0", "1,000")
     vowels = [sum(name.count(c) for c in "aeiou") / len(re.sub(r"\W", "", name)) for name in (names[0], names[-1])]
     assert vowels[0] < 0.35 < vowels[1]
-    before = picture(page, "[data-net=microgpt] .heads canvas")
-    page.fill("[data-net=microgpt] input", "Bo1!")
-    assert picture(page, "[data-net=microgpt] .heads canvas") != before
+    before = picture(page, ".one-name .heads canvas")
+    page.fill(".one-name input", "Bo1!")
+    assert picture(page, ".one-name .heads canvas") != before
     for letter in "dem":  # also after the last step
-        page.select_option("[data-net=microgpt] select[aria-label=letter]", label=letter)
-        assert_sums(page.inner_text("[data-net=microgpt] pre").replace("−", "-"))
+        page.select_option(".one-number select[aria-label=letter]", label=letter)
+        assert_sums(page.inner_text(".one-number pre").replace("−", "-"))
     page.select_option("[data-net=microgpt] select[aria-label=speed]", "1")
-    start, again = page.query_selector_all("[data-net=microgpt] button")
-    again.click()
+    start, again, _ = page.query_selector_all("[data-net=microgpt] button")
+    again.click()  # and wait for the reader
+    wait_for(page, "microgpt", "Step 0")
+    start.click()
     wait_for(page, "microgpt", r"Step [1-9]\\d ")
     start.click()  # while the learning rate is high
-    assert_sums(page.inner_text("[data-net=microgpt] pre").replace("−", "-"))
+    assert_sums(page.inner_text(".one-number pre").replace("−", "-"))
+
+
+def read_losses(page):
+    """Return the column −ln p of the table of one name. Its last row is the mean."""
+    return np.array([float(text) for text in page.locator(".one-name tbody td:last-child").all_inner_texts()])
+
+
+def test_the_lesson_begins_with_equal_predictions_and_shows_what_each_step_changes(visit):
+    page = visit("microgpt", reduced_motion="reduce", viewport={"width": 390, "height": 6000})
+    first = read_losses(page)
+    assert first.shape == (8,)  # marina, its end and the mean
+    np.testing.assert_allclose(first[-1], np.log(27), 0, 0.2)
+    np.testing.assert_allclose(first[-1], first[:-1].mean(), 0, 0.01)
+    page.click("text=One step")
+    assert wait_for(page, "microgpt", "Step 1 ")
+    assert (read_losses(page) != first).any()
+    page.select_option("select[aria-label=speed]", "25")
+    page.click("text=Start")
+    wait_for(page, "microgpt", "Step 1,000")
+    assert read_losses(page)[-1] < 2.5
+    page.click("text=Begin again")
+    wait_for(page, "microgpt", "Step 0")
+    np.testing.assert_array_equal(read_losses(page), first)
+
+
+def test_the_lesson_needs_no_mouse_and_names_its_pictures(visit):
+    page = visit("microgpt", reduced_motion="reduce", viewport={"width": 1000, "height": 6000})
+    page.focus("text=One step")
+    page.keyboard.press("Enter")
+    page.keyboard.press("Space")
+    wait_for(page, "microgpt", "Step 2 ")
+    page.focus(".one-name input[type=radio]")
+    for _ in range(3):
+        page.keyboard.press("ArrowDown")
+    assert page.inner_text(".one-name b") == "“·mar”"
+    names = page.eval_on_selector_all("canvas", "all => all.map((canvas) => canvas.ariaLabel)")
+    assert re.match(r"The loss: 3\.\d\d at first, 3\.\d\d now", names[0])
+    assert re.match(r"What comes next: \S+ .*\d %, ", names[1])
+    for head, name in enumerate(names[2:6], 1):
+        shares = [int(share) for share in re.findall(r"(\d+) %", name)]
+        assert name.startswith(f"Attention of head {head}: r looks at ")
+        assert len(shares) == 3
+        assert 75 <= sum(shares) <= 100
+    assert names[6] == "The value of the number over the steps"
+    page.focus("input[type=range]")
+    written = page.inner_text("[data-net=microgpt] tr:last-child td")
+    page.keyboard.press("ArrowRight")
+    assert page.inner_text("[data-net=microgpt] output") == "0.6"
+    assert page.inner_text("[data-net=microgpt] tr:last-child td") != written
+    unnamed = "all => all.filter((e) => !(e.ariaLabel || e.innerText || e.labels?.[0]?.innerText)).length"
+    assert page.eval_on_selector_all("section :is(button, input, select, canvas)", unnamed) == 0
 
 
 def assert_sums(text):
@@ -273,8 +338,8 @@ def assert_sums(text):
 
 
 def test_nets_wait_for_a_reader_who_prefers_reduced_motion(visit):
-    page = visit(reduced_motion="reduce")
     for net in build.NETS:
+        page = visit(net, reduced_motion="reduce")
         wait_for(page, net, "Step 0")
         page.wait_for_timeout(200)
         assert page.inner_text(f"[data-net={net}] .bar span").startswith("Step 0")
@@ -283,5 +348,5 @@ def test_nets_wait_for_a_reader_who_prefers_reduced_motion(visit):
 
 
 def test_readers_without_javascript_see_the_content_of_the_directive(visit):
-    page = visit(java_script_enabled=False)
+    page = visit("spiral", java_script_enabled=False)
     assert page.inner_text("[data-net=spiral]") == "Spirals without JavaScript."
