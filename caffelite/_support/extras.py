@@ -15,6 +15,8 @@ EXTRAS = {
     "mpi": "mpi4py",
     "pytorch": "torch",
     "tensorboard": "tensorboardX",
+    "mlflow": "mlflow",
+    "wandb": "wandb",
     "web": "starlette uvicorn websockets",
 }
 

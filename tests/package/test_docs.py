@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -303,24 +302,3 @@ def test_the_new_operator_applies_builds_and_passes_the_tests_of_all(tmp_path):
     of_copy = os.environ | {"PYTHONPATH": str(project)}  # examples run in a folder of their own
     table = ["tests/package/test_examples.py", "-k", "every_activation_of_elements"]
     run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *table, cwd=project, env=of_copy)
-
-
-def test_the_callbacks_for_wandb_and_mlflow_log_each_epoch(monkeypatch):
-    """With modules that have the functions of these services, and note what they get."""
-    for program, name in zip(blocks("reference/callbacks.md", "python"), ("wandb", "mlflow"), strict=True):
-        logged, module = [], ModuleType(name)
-        module.init = module.start_run = lambda project=None, logged=logged: SimpleNamespace(log=noting(logged))
-        module.log_metrics = noting(logged)
-        monkeypatch.setitem(sys.modules, name, module)
-        namespace = {}
-        exec(program, namespace)
-        x, y = cl.datasets.spiral(points_per_class=10, seed=0)
-        model = cl.MLP(2, [8, 3], seed=0)
-        options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "metrics": ["accuracy"]}
-        history = model.fit(x, y, epochs=2, verbose=0, callbacks=[namespace["log"]], **options)
-        rows = zip(history["loss"], history["accuracy"], strict=True)
-        assert logged == [(i, {"loss": loss, "accuracy": accuracy}) for i, (loss, accuracy) in enumerate(rows)]
-
-
-def noting(logged):
-    return lambda values, step: logged.append((step, values))

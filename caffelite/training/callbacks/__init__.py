@@ -29,6 +29,7 @@ from caffelite.training.callbacks.checkpoint import CheckpointMonitor as _Monito
 from caffelite.training.callbacks.early_stopping import EarlyStopping, Monitor, ReduceLROnPlateau
 from caffelite.training.callbacks.every_n_steps import Each
 from caffelite.training.callbacks.loggers import CSVLog, TensorBoard
+from caffelite.training.callbacks.trackers import MLflow, WandB
 
 __all__ = [
     "AverageWeights",
@@ -36,8 +37,10 @@ __all__ = [
     "Checkpoint",
     "Each",
     "EarlyStopping",
+    "MLflow",
     "Monitor",
     "ReduceLROnPlateau",
     "TensorBoard",
     "Training",
+    "WandB",
 ]

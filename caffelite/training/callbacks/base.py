@@ -17,11 +17,14 @@ from caffelite.training.metrics.base import Metric, OutputMetric
 
 
 @contextmanager
-def warn_on_write_error(what: str) -> Iterator[None]:
-    """Inside, a file that cannot be written is a RuntimeWarning: a full disk does not end a training."""
+def warn_on_write_error(what: str, *errors: type[Exception]) -> Iterator[None]:
+    """Inside, a file that cannot be written is a RuntimeWarning: a full disk does not end a training.
+
+    So are other `errors`.
+    """
     try:
         yield
-    except (OSError, HeaderSizeError) as error:
+    except (OSError, HeaderSizeError, *errors) as error:
         warn(f"{what}: {error}; the training continues", RuntimeWarning)
 
 

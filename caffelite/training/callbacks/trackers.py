@@ -1,0 +1,146 @@
+"""Callbacks that log the history with MLflow, or with Weights & Biases."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import Any
+
+from caffelite._support.extras import install_command
+from caffelite.training.callbacks.base import Training, warn_on_write_error
+from caffelite.training.history import History
+
+
+class _Tracker:
+    """Opens a run when a training begins, logs each epoch, and ends the run. A run of the user's own stays open."""
+
+    package: str
+    options: dict[str, Any]  # of the run to open
+
+    def __init__(self) -> None:
+        self._library()
+        self._run: Any = None
+
+    def _library(self) -> Any:
+        try:
+            return importlib.import_module(self.package)
+        except ImportError as error:
+            command = install_command(self.package)
+            raise ImportError(f"{type(self).__name__} needs {self.package}: {command}") from error
+
+    def begin(self, training: Training) -> None:
+        if not training.is_main:
+            return
+        active = self._active_run()
+        if active is not None and self.options:
+            name, options = type(self).__name__, ", ".join(self.options)
+            raise ValueError(f"a run is active, so {name} can't use {options}; end it first")
+        self._handled = sys.exc_info()[1]  # `fit` may be in an except clause
+        self._is_own = active is None
+        self._run = self._open_run(describe(training)) if active is None else active
+
+    def __call__(self, epoch: int, history: History) -> None:
+        if self._run is not None:
+            with warn_on_write_error("the epoch was not logged", self._errors()):
+                self._log({name: values[-1] for name, values in history.items()}, epoch + 1)
+
+    def end(self) -> None:
+        run, self._run = self._run, None
+        if run is not None and self._is_own:
+            with warn_on_write_error("the run was not ended", self._errors()):
+                self._close_run(has_failed=sys.exc_info()[1] is not self._handled)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_run": None, "_handled": None}
+
+
+class MLflow(_Tracker):
+    """Logs the history with MLflow: `mlflow ui` shows its curves, and compares runs.
+
+    Each quantity of the history is a metric of the same name (`loss`, `val_loss`, …). The step is the epoch, counted
+    from 1. The run also has the model, the number of its parameters, the loss, the optimizer and its learning rate. It
+    belongs to `experiment`, or to MLflow's current one. `options` are for `mlflow.start_run`, such as `run_name`.
+    `mlflow.set_tracking_uri` says where runs are kept. A training that ends with an exception has the status FAILED.
+
+    If a run is active when the training begins, only the metrics are added to it, and it stays open. Raise ValueError
+    if there are an experiment or options, too. If a training continues from a checkpoint, its new epochs are logged.
+
+    Needs MLflow: `pip install mlflow`. Without it, raises ImportError. If an epoch cannot be logged, caffelite gives a
+    RuntimeWarning, and the training goes on.
+    """
+
+    package = "mlflow"
+
+    def __init__(self, experiment: str | None = None, **options: Any) -> None:
+        super().__init__()
+        self.options = options if experiment is None else {"experiment": experiment, **options}
+
+    def _errors(self) -> type[Exception]:
+        return self._library().exceptions.MlflowException
+
+    def _active_run(self) -> Any:
+        return self._library().active_run()
+
+    def _open_run(self, parameters: dict[str, Any]) -> Any:
+        mlflow, options = self._library(), dict(self.options)
+        if name := options.pop("experiment", None):
+            known = mlflow.get_experiment_by_name(name)
+            options["experiment_id"] = known.experiment_id if known else mlflow.create_experiment(name)
+        run = mlflow.start_run(**options)
+        mlflow.log_params(parameters)
+        return run
+
+    def _log(self, metrics: dict[str, float], step: int) -> None:
+        self._library().log_metrics(metrics, step=step, run_id=self._run.info.run_id)
+
+    def _close_run(self, has_failed: bool) -> None:
+        self._library().end_run("FAILED" if has_failed else "FINISHED")
+
+
+class WandB(_Tracker):
+    """Logs the history with Weights & Biases, whose pages show its curves, and compare runs.
+
+    Each quantity of the history is a metric of the same name (`loss`, `val_loss`, …). The step is the epoch, counted
+    from 1. The run's config also has the model, the number of its parameters, the loss, the optimizer and its learning
+    rate. `options` are for `wandb.init`, such as `name`. With the environment variable `WANDB_MODE=offline`, runs are
+    only kept in the folder `wandb`. A training that ends with an exception has the state failed.
+
+    If a run is active when the training begins, only the metrics are added to it, and it stays open. Raise ValueError
+    if there are a project or options, too. If a training continues from a checkpoint, its new epochs are logged.
+
+    Needs wandb: `pip install wandb`. Without it, raises ImportError. If an epoch cannot be logged, caffelite gives a
+    RuntimeWarning, and the training goes on.
+    """
+
+    package = "wandb"
+
+    def __init__(self, project: str | None = None, **options: Any) -> None:
+        super().__init__()
+        self.options = options if project is None else {"project": project, **options}
+
+    def _errors(self) -> type[Exception]:
+        return self._library().Error
+
+    def _active_run(self) -> Any:
+        return self._library().run
+
+    def _open_run(self, parameters: dict[str, Any]) -> Any:
+        run = self._library().init(**self.options)
+        run.config.update({name: value for name, value in parameters.items() if name not in run.config})
+        return run
+
+    def _log(self, metrics: dict[str, float], step: int) -> None:
+        self._run.log(metrics, step=step)
+
+    def _close_run(self, has_failed: bool) -> None:
+        self._library().finish(exit_code=int(has_failed))
+
+
+def describe(training: Training) -> dict[str, Any]:
+    """Return the settings by which people compare trainings."""
+    parameters = [p for p in training.model.parameters() if p.requires_grad]
+    settings = {"model": repr(training.model), "parameters": sum(p.data.size for p in parameters)}
+    settings["loss"] = repr(training.loss)
+    if training.optimizer is not None:
+        settings |= {"optimizer": type(training.optimizer).__name__, "lr": training.optimizer.lr}
+    return settings
