@@ -17,6 +17,7 @@ EXTRAS = {
     "tensorboard": "tensorboardX",
     "mlflow": "mlflow",
     "wandb": "wandb",
+    "hub": "huggingface_hub",
     "web": "starlette uvicorn websockets",
 }
 

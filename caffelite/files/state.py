@@ -16,7 +16,7 @@ from caffelite.core.arrays import FLOATS, as_array, as_real
 from caffelite.core.function import Function
 from caffelite.core.tensor import Tensor
 from caffelite.data.vocabulary import Vocabulary
-from caffelite.files import structure
+from caffelite.files import hub, structure
 from caffelite.files.safetensors import TRAINING_PREFIX, File, TensorSpec, strict_json, write_arrays
 
 Self = TypeVar("Self", bound="BaseModel")
@@ -101,12 +101,32 @@ class BaseModel(Function, recordable=True):
         Any safetensors file works if its arrays have the same names and shapes. But PyTorch's weights are transposed,
         so a file whose metadata names PyTorch raises ValueError. Floats are converted to the model's dtype.
 
+        The path may be an address of the Hugging Face Hub, as in `caffelite.load`.
+
         Raise OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
         kinds of numbers. After a ValueError, nothing has changed.
         """
-        with File(path) as file:
+        with File(hub.local_path(path)) as file:
             self.load_state_dict(file.arrays(match_specs(file, state_specs(self), lossless=False)))
         return self
+
+    def push_to_hub(
+        self,
+        repo_id: str,
+        *,
+        commit_message: str = "Upload model",
+        private: bool | None = None,
+        token: str | bool | None = None,
+    ) -> str:
+        """Save the model in a repository of the Hugging Face Hub, such as "owner/name". Return the address of its page.
+
+        If there is no such repository, it is made, and `private` says who can see it. It gets the file
+        model.safetensors, and a README.md if it has none. `caffelite.load("hf://owner/name")` makes the model again.
+
+        Needs huggingface_hub: `pip install huggingface_hub`. Log in with `hf auth login`, or give a token. The Hub's
+        errors, such as a name that belongs to somebody else, are OSErrors.
+        """
+        return hub.push(self, repo_id, commit_message, private, token)
 
 
 def named_state(model: Function) -> tuple[dict[str, Tensor], dict[str, np.ndarray]]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from caffelite.core.modes import meta_init
-from caffelite.files import structure
+from caffelite.files import hub, structure
 from caffelite.files.safetensors import File, strict_json
 from caffelite.files.state import fill, freeze, read_columns, read_frozen, read_vocabularies
 from caffelite.model.model import Model
@@ -21,7 +21,11 @@ def load(path: str | os.PathLike[str], custom: Mapping[str, Any] | None = None) 
     become the model's dtype, which holds all their values. `custom` gives, by name, the classes of its Functions that
     are not caffelite's, and functions that are their initializers: `load("net.safetensors", custom={"Swish": Swish})`.
     `load` calls them with what their `arguments()` returned. It calls nothing else that is named in a file, and imports
-    nothing.
+    nothing. So you can load files of people whom you don't know.
+
+    The path may be an address of the Hugging Face Hub: `load("hf://owner/name")` downloads what `Model.push_to_hub` has
+    uploaded, once. `hf://owner/name@revision/file.safetensors` names another revision or file. This needs
+    huggingface_hub: `pip install huggingface_hub`.
 
     Raise OSError if the path can't be read. Raise ValueError with the reason if the file is not valid, before it
     allocates memory for the contents. A file with weights only is for `Model.load`.
@@ -29,7 +33,7 @@ def load(path: str | os.PathLike[str], custom: Mapping[str, Any] | None = None) 
     custom = {} if custom is None else custom
     if not isinstance(custom, Mapping) or not all(callable(x) for x in custom.values()):
         raise TypeError(f'custom: expected classes by name, {{"Swish": Swish}}, got {custom!r}')
-    with File(path) as file:
+    with File(hub.local_path(path)) as file:
         file.check_not_pytorch()
         if "caffelite.structure" not in file.texts:
             reason = file.texts.get("caffelite.unwritten", "its structure was not written")
