@@ -1,8 +1,9 @@
 """Each page with programs is also a notebook to download. It is written to docs/_notebooks/ before the pages are read.
 
-A notebook has the page's programs and its text in plain Markdown: links by name become names, included files become
-code, and exercises their text. A line at the end of the page leads to it, and `all.zip` has all of them. Those in
-`students.zip` have an empty cell in place of each solution. tests/tools/classroom.py makes both kinds, without Sphinx.
+A notebook has the page's programs and its text in plain Markdown: links to pages with programs lead to their
+notebooks, links by name become names, included files become code, and exercises their text. A button at the top of the
+page leads to it, and `all.zip` has all of them. Those in `students.zip` have an empty cell in place of each solution.
+tests/tools/classroom.py makes both kinds, without Sphinx.
 """
 
 from __future__ import annotations
@@ -59,8 +60,10 @@ def write(pages, folder, solutions=True):
 
 
 def link_to_notebook(app, name, source):
-    if "```{code-cell}" in source[0] and "/" not in name:
-        source[0] += f"\n\n{{download}}`Download this page as a notebook <_notebooks/{name}.ipynb>`\n"
+    if "```{code-cell}" in source[0] and "/" not in name and name != "index":
+        button = f"{{download}}`Download as a notebook <_notebooks/{name}.ipynb>`"
+        line = f"\n:::{{container}} notebook\n{button} · [How to run it](running.md#in-a-notebook)\n:::\n"
+        source[0] = re.sub(r"^# .*\n", lambda match: match[0] + line, source[0], count=1, flags=re.MULTILINE)
 
 
 def notebook(page, solutions=True):
@@ -105,11 +108,18 @@ def title(name):
     return re.search(r"^# (.*)$", (DOCS / f"{name}.md").read_text(), re.MULTILINE)[1]
 
 
+def link(text, name):
+    """Return a link to a page's notebook, or the text alone if the page has no programs."""
+    page = DOCS / f"{name}.md"
+    return f"[{text}]({name}.ipynb)" if page.exists() and "```{code-cell}" in page.read_text() else f"*{text}*"
+
+
 def add(notebook, text):
     text = re.sub(r"\{download\}`[^`]*`", "", text)
-    text = re.sub(r"\{doc\}`([\w-]+)`", lambda match: f"*{title(match[1])}*", text)
+    text = re.sub(r"\{doc\}`([\w-]+)`", lambda match: link(title(match[1]), match[1]), text)
+    text = re.sub(r"(?<!!)\[([^\]]+)\]\(([\w-]+)\.md[^)]*\)", lambda match: link(*match.groups()), text)
     text = re.sub(r"\{\w+\}`~?([^`<]*?)(?:\s*<[^>`]*>)?`", r"*\1*", text)  # links by name
-    text = re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:)[^)]*\)", r"*\1*", text)
+    text = re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|[\w-]+\.ipynb\))[^)]*\)", r"*\1*", text)
     text = re.sub(r"^\([\w-]+\)=\n|^:+(\{.*\}.*)?\n", "", text, flags=re.MULTILINE).strip()
     if text:
         notebook.cells.append(nbformat.v4.new_markdown_cell(text))
@@ -128,7 +138,7 @@ def to_markdown(match, folder):
     if kind in ("admonition", "note", "tip"):
         quoted = textwrap.indent(content.strip(), "> ", lambda line: True)
         return f"> **{argument or kind.title()}**\n>\n{quoted}\n"
-    if kind in ("toctree", "drawing"):
+    if kind in ("toctree", "drawing", "index"):
         return ""
     return f"```{argument}\n{content}```\n"
 

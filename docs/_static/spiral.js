@@ -1,4 +1,5 @@
-// The first page's net: it learns three spirals, as examples/spiral.py does, and its regions are drawn meanwhile.
+// The first page's net: it learns three spirals, as examples/spiral.py does, and its regions are drawn meanwhile. Every
+// fifth point is held out: the net does not learn from it, and is judged by it.
 
 (async () => {
   const COLOURS = [[0, 114, 178], [230, 159, 0], [0, 158, 115]];
@@ -15,8 +16,9 @@
   const normal = () => Math.sqrt(-2 * Math.log(1 - Math.random())) * Math.cos(2 * Math.PI * Math.random());
   const points = Array.from({ length: 300 }, (_, i) => {
     const label = Math.floor(i / 100), r = (i % 100) / 99, angle = 4 * (label + r) + 0.2 * normal();
-    return { at: [r * Math.sin(angle), r * Math.cos(angle)], label };
+    return { at: [r * Math.sin(angle), r * Math.cos(angle)], label, isHeldOut: i % 5 === 2 };
   });
+  const seen = points.filter((point) => !point.isHeldOut);
 
   /** Call `use(i, class, probability of this class)` for each of these places, x beside y. */
   function predict(places, use) {
@@ -41,7 +43,7 @@
   function step() {
     for (let i = 0; i < 8; i++) {
       for (let k = 0; k < BATCH; k++) {
-        const { at, label } = points[Math.floor(300 * Math.random())];
+        const { at, label } = seen[Math.floor(seen.length * Math.random())];
         x.set(at, 2 * k);
         y[k] = label;
       }
@@ -57,12 +59,11 @@
     small.getContext("2d").putImageData(picture, 0, 0);
     const [c, width] = clear(plane);
     c.drawImage(small, 0, 0, width, width);
-    c.strokeStyle = colour("background-primary");
     let right = 0;
     predict(spots, (i, best) => {
-      const { at, label } = points[i];
-      right += best === label;
-      c.fillStyle = `rgb(${COLOURS[label]})`;
+      const { at, label, isHeldOut } = points[i], ink = `rgb(${COLOURS[label]})`, ground = colour("background-primary");
+      right += isHeldOut && best === label;
+      [c.fillStyle, c.strokeStyle, c.lineWidth] = isHeldOut ? [ground, ink, 2] : [ink, ground, 1];
       c.beginPath();
       c.arc((width * (1 + at[0] / EDGE)) / 2, (width * (1 - at[1] / EDGE)) / 2, 3.5, 0, 7);
       c.fill();
@@ -70,7 +71,7 @@
     });
     const marks = [1, 0.5, 0.2, 0.1, 0.05, 0.02];
     drawCurve(curve, losses, { steps: STEPS, low: 0.02, high: 1.3, marks, scale: Math.log });
-    tell(losses.length, ` · ${(right / 3).toFixed(0)}% of the points right`);
+    tell(losses.length, ` · ${right} of ${points.length - seen.length} held-out points right`);
   }
 
   play(box, { begin: () => { net.init(); losses = []; }, step, draw });

@@ -74,3 +74,20 @@ def test_names_that_extensions_of_the_site_import_from_each_other_exist():
 def test_every_metric_is_on_its_page():
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     assert [name for name in cl.metrics.__all__ if not re.search(rf"`(cl\.metrics\.)?{name}\b", page)] == []
+
+
+def test_the_numbers_on_the_front_page_are_those_on_the_pages_behind_them():
+    index, tables = [(ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("index", "tables")]
+    facts = re.findall(r"^\*\*(.*)\*\*\n\n(.*)\n\n`python (.*?)`$", index, re.MULTILINE)
+    assert len(facts) == 3
+    (factor, _, steps), (time, microgpt, _), (wins, _, _) = facts
+    (chart,) = re.findall(r">PyTorch<.*?>([\d.]+)<", (ROOT / "examples" / "speed.svg").read_text("utf-8"), re.DOTALL)[:1]
+    assert (factor, steps) == (f"{chart}×", "benchmarks/steps.py --only spiral32")
+    assert time in HOW_IT_IS_FAST.replace("\n", " ")
+    assert re.search(r"takes (146 s)", microgpt)[1] in HOW_IT_IS_FAST
+    scores = re.findall(r"^\| [^|]+ \| (0\.\d+) \| 0\.\d+ \| (0\.\d+) \|$", tables, re.MULTILINE)
+    assert wins == f"{sum(net > trees for net, trees in scores)} of {len(scores)}"
+    for *_, command in facts:
+        assert (ROOT / command.split()[0]).exists()
+    (report,) = re.findall(r"^```console\n(\$ caffelite train .*?)^```$", index, re.DOTALL | re.MULTILINE)
+    assert set(report.splitlines()) - {"…"} <= set(tables.splitlines())
