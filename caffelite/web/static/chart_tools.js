@@ -53,8 +53,19 @@ function scaleRange({ range: { left, right }, whole, cursor }, factor) {
 }
 
 function savePicture({ canvas, title, lines }) {
-  const ratio = canvas.width / canvas.getBoundingClientRect().width, head = 46;
-  const picture = make("canvas", { width: canvas.width, height: canvas.height + head * ratio }), pen = picture.getContext("2d");
+  const { width } = canvas.getBoundingClientRect(), ratio = canvas.width / width, font = "12px system-ui, sans-serif";
+  const picture = make("canvas", { width: canvas.width }), pen = picture.getContext("2d");
+  pen.font = font;
+  const names = lines.filter(({ name, faint }) => name && !faint).map(({ name, colour: ink, y }) => [`${name} ${formatNumber(y[y.length - 1])}`, ink]);
+  let right = 10, down = 34; // where the next name of the legend begins
+  const legend = names.map(([words, ink]) => {
+    const long = 33 + pen.measureText(words).width;
+    if (right > 10 && right + long > width) [right, down] = [10, down + 18];
+    right += long;
+    return [words, ink, right - long, down];
+  });
+  const head = down + 12;
+  picture.height = canvas.height + head * ratio;
   pen.fillStyle = colour("--card");
   pen.fillRect(0, 0, picture.width, picture.height);
   pen.drawImage(canvas, 0, head * ratio);
@@ -63,16 +74,12 @@ function savePicture({ canvas, title, lines }) {
   pen.fillStyle = colour("--ink");
   pen.font = "600 14px system-ui, sans-serif";
   pen.fillText(title, 10, 14);
-  pen.font = "12px system-ui, sans-serif";
-  let at = 10;
-  for (const { name, colour: ink, y, faint } of lines.filter((line) => line.name || lines.length > 1)) {
-    if (faint) continue;
-    const words = `${name} ${formatNumber(y[y.length - 1])}`;
+  pen.font = font;
+  for (const [words, ink, at, height] of legend) {
     pen.fillStyle = ink;
-    pen.fillRect(at, 32, 12, 3);
+    pen.fillRect(at, height - 2, 12, 3);
     pen.fillStyle = colour("--soft");
-    pen.fillText(words, at + 17, 34);
-    at += 33 + pen.measureText(words).width;
+    pen.fillText(words, at + 17, height);
   }
   picture.toBlob((blob) => download(`${title}.png`, blob));
 }

@@ -313,7 +313,7 @@ function drawRuns({ file }) {
       box.checked ? comparedRuns.add(name) : comparedRuns.delete(name);
       redraw();
     };
-    const button = make("button", { disabled: disabled || Boolean(fileContent && !loadedRuns.has(name)), "aria-label": `look at ${label}`, onclick: () => selectRun(name) }, "Look at");
+    const button = make("button", { disabled: disabled || Boolean(fileContent && !loadedRuns.has(name)), "aria-label": `look at ${label}`, onclick: () => selectRun(name) }, "Show");
     const values = settings.map((setting) => formatSetting(run.settings?.[setting]));
     const element = row([label, run.state, formatCount(run.epoch), last(run.curves.val_loss ?? run.curves.loss), box, button, ...values]);
     element.firstChild.title = name;
