@@ -37,7 +37,8 @@ def write_page(folder: Path) -> None:
     """Write the page into a folder."""
     folder.mkdir(parents=True, exist_ok=True)
     html = (PAGE / "playground.html").read_text(encoding="utf-8").replace("/static/", "")
-    html = html.replace('<script type="module"', "<script defer").replace('class="playground"', 'class="playground site"')
+    html = html.replace('<script type="module"', "<script defer")
+    html = html.replace('class="playground"', 'class="playground site"')
     (folder / "index.html").write_text(html, encoding="utf-8")
     for name in FILES:
         (folder / name).write_bytes((PAGE / name).read_bytes())
@@ -154,7 +155,8 @@ def describe_machine() -> dict:
         layers = sum([isinstance(f, Linear) for f in objects["model"].functions])
         shown = {"kind": "kernels", **first.step.timeline()}
         net = setting.to_message() | {"inputs": setting.inputs, "outputs": setting.outputs}
-        nets.append({"net": net, "kernels": shown, "touching": [first.step.weight_kernels((i, 0, 0)) for i in range(layers)]})
+        touching = [first.step.weight_kernels((i, 0, 0)) for i in range(layers)]
+        nets.append({"net": net, "kernels": shown, "touching": touching})
         names |= {kernel["kernel"] for kernel in shown["kernels"]}
     about = f"Measured when this page was built, with caffelite {cl.__version__} and the instructions {kernels.ISA}."
     loops = {name: [describe_loop(each) for each in split_fused_name(name)] for name in sorted(names)}

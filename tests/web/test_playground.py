@@ -646,7 +646,8 @@ def test_share_copies_the_address_of_the_site_or_a_link_that_works_here(browser,
     page.click("#share")
     page.wait_for_function("() => document.querySelector('#share').textContent.includes('Copied')")
     other = context.new_page()
-    other.goto(page.evaluate("navigator.clipboard.readText()"))
+    answer = other.goto(page.evaluate("navigator.clipboard.readText()"))
+    assert answer.ok
     other.wait_for_function("() => document.querySelector('#parameters').textContent.includes('123')")
 
 
@@ -789,7 +790,7 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     other.goto(address)
     other.wait_for_function("() => document.querySelector('[aria-checked=true]').dataset.name === 'circles'")
     page.wait_for_function("() => document.querySelector('[aria-checked=true]').dataset.name === 'circles'")
-    has("#lessontitle", "Lesson: 10 steps")  # the data are no longer those of the step
+    has("#lessontitle", "Lesson: 10 steps")  # the step has other data
     other.close()
 
     page.click("#data [data-name=digits]")

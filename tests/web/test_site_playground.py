@@ -1,4 +1,4 @@
-"""The playground of the site: its engine in JavaScript computes what caffelite does, and its page works without a server."""
+"""The playground of the site: its engine computes what caffelite does, and its page works without a server."""
 
 import contextlib
 import dataclasses
@@ -14,10 +14,6 @@ import pytest
 
 import caffelite as cl
 
-DOCS = Path(__file__).parents[2] / "docs"
-if not DOCS.exists():
-    pytest.skip("the sources of the site are not here", allow_module_level=True)
-
 from caffelite.web.playground import config as choices
 from caffelite.web.playground.code import build_objects, program_code
 from caffelite.web.playground.config import Setting
@@ -27,6 +23,7 @@ from tests.web.lesson import check_lesson
 from tests.web.test_playground import draw_setting
 
 pytestmark = pytest.mark.sources
+DOCS = Path(__file__).parents[2] / "docs"
 SETTINGS = 200
 STEPS = 50
 ENGINE = """
@@ -50,7 +47,7 @@ globalThis.train = (message, epochs) => {{
 
 @pytest.fixture(scope="module")
 def builder():
-    """The extension of the site that builds the page."""
+    """Return the extension of the site that builds the page."""
     spec = importlib.util.spec_from_file_location("site_playground", DOCS / "_extensions" / "playground.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
@@ -60,8 +57,8 @@ def builder():
 
 @pytest.fixture(scope="module")
 def site(builder, tmp_path_factory):
-    """The page in a folder, with the kernels of one net, and without machine code: the site's page takes longer."""
-    loop = {"file": "a.pyx", "lines": ["w[i] -= lr * v[i]"], "isa": "", "instructions": [], "count": 0, "problem": "none"}
+    """Return a folder with the page, which has the kernels of one net, and no machine code: that would take longer."""
+    loop = {"file": "a.pyx", "lines": ["w[i] -= lr * v[i]"], "isa": "", "instructions": [], "count": 0, "problem": ""}
     folder = tmp_path_factory.mktemp("site") / "_static" / "playground"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(builder, "lesson_settings", lambda: [Setting()])
@@ -72,7 +69,7 @@ def site(builder, tmp_path_factory):
 
 @pytest.fixture
 def engine(browser, builder, site):
-    """A page that has the engine."""
+    """Yield a page that has the engine."""
     page = browser.new_page()
     parts = {name: builder.bundle(f"{name}.js").removeprefix('"use strict";\n') for name in
              ("training", "setting", "code", "view", "trace")}  # fmt: skip
@@ -102,7 +99,7 @@ def draw_comparable_setting(seed):
     """Draw a setting whose losses do not depend on how a sum is rounded.
 
     A hinge or an absolute error gives each point a gradient of a few possible sizes. Such gradients may cancel, and
-    rules that divide by their size then make long steps of what is rounded. So does a norm of two numbers.
+    rules that divide by their size then make long steps of rounding errors. So does a norm of two numbers.
     """
     setting = draw_setting(seed)
     is_divided = setting.optimizer not in ("SGD", "momentum")
@@ -116,7 +113,8 @@ def draw_comparable_setting(seed):
 @pytest.mark.filterwarnings("ignore:Layers .* with nothing between them:caffelite.TrainingWarning")
 def test_the_engine_computes_the_losses_of_caffelite_and_writes_its_program(engine):
     settings = [draw_comparable_setting(seed) for seed in range(SETTINGS)]
-    cases = [(s.to_message(), min(-(-STEPS // s.steps), s.epochs if s.schedule == "cosine" else STEPS)) for s in settings]
+    epochs = [min(-(-STEPS // s.steps), s.epochs if s.schedule == "cosine" else STEPS) for s in settings]
+    cases = list(zip([setting.to_message() for setting in settings], epochs, strict=True))
     computed = engine.evaluate(
         """(cases) => cases.map(([message, epochs]) => {
           const { history, problem } = train(message, epochs);
@@ -129,7 +127,7 @@ def test_the_engine_computes_the_losses_of_caffelite_and_writes_its_program(engi
         assert found["problem"] is None, setting
         assert found["code"] == program_code(setting, epochs)
         history = fit(setting, epochs)["history"]
-        # the bias before a BatchNorm has no gradient but what is rounded, and its mean follows this bias
+        # the bias before a BatchNorm has a gradient of rounding errors alone, and the mean follows this bias
         has_mean = setting.norm != "BatchNorm" or setting.optimizer in ("SGD", "momentum")
         for name in ("loss", "val_loss") if has_mean else ("loss",):
             found_curve, curve = found["history"][name], history[name]
@@ -137,13 +135,16 @@ def test_the_engine_computes_the_losses_of_caffelite_and_writes_its_program(engi
             np.testing.assert_allclose(found_curve[:first], curve[:first], rtol=1e-5, atol=1e-6, err_msg=f"{setting}")
             if not np.allclose(found_curve, curve, rtol=1e-5, atol=1e-6):
                 differing.append(setting)
-    assert len(differing) < SETTINGS // 20, differing  # what is rounded may grow
+    assert len(differing) < SETTINGS // 20, differing  # rounding errors may grow
 
 
 def test_the_engine_does_what_the_lesson_says(engine):
     def play(setting, epochs):
         found = engine.evaluate(
-            "([message, epochs]) => { const { history, problem } = train(message, epochs); return { history, problem }; }",
+            """([message, epochs]) => {
+              const { history, problem } = train(message, epochs);
+              return { history, problem };
+            }""",
             [setting.to_message(), epochs],
         )
         if found["problem"]:

@@ -81,7 +81,7 @@ def optimizer_code(setting: Setting) -> str:
     if setting.schedule == "cosine":
         rate = f"cl.schedules.cosine({setting.rate!r}, {setting.epochs * setting.steps})"
     options = [f"lr={rate}", *["momentum=0.9"] * (kind == "momentum")]
-    options += [f"weight_decay={setting.decay!r}"] * (setting.decay > 0 or kind == "AdamW")  # whose default is not 0
+    options += [f"weight_decay={setting.decay!r}"] * (setting.decay > 0 or kind == "AdamW")  # AdamW's default is 0.01
     return f"optimizer = cl.{'SGD' if kind == 'momentum' else kind}(model.parameters(), {', '.join(options)})"
 
 

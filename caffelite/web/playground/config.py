@@ -19,7 +19,7 @@ TABLE = "table"  # the data of a Table
 MAX_LAYERS, MAX_UNITS = 6, 16
 MIN_POINTS, MAX_POINTS = 20, 2000
 PIXELS, MAX_DIGITS = 8, 1797  # along a side of a digit, and how many there are
-#: What a net may get of a point (a, b) of the plane, by name, and the expression that computes it.
+#: Features of a point (a, b) of the plane, by name, and the expressions that compute them.
 FEATURES = {
     "x₁": "a",
     "x₂": "b",
@@ -57,7 +57,7 @@ class Setting:
     points: int = 300
     noise: float = 0.1
     split: float = 0.3  # the share that is held out
-    features: tuple[str, ...] = POINT  # what the net gets of a point of the plane; not used for other data
+    features: tuple[str, ...] = POINT  # inputs of the net, computed of a point of the plane; not used for other data
     layers: tuple[int, ...] = (8, 8)
     activation: str = "ReLU"
     loss: str = "SoftmaxLoss"

@@ -78,7 +78,11 @@ class Playground:
                 "features": list(choices.FEATURES) if setting.is_plane and setting.table is None else [],
             },
             "table": None if table is None else {"name": table.name, "rows": table.rows, "left_out": table.left_out},
-            "inputs": setting.table.inputs if setting.table else setting.inputs if setting.is_image else setting.features,
+            "inputs": setting.table.inputs
+            if setting.table
+            else setting.inputs
+            if setting.is_image
+            else setting.features,
             "picture": "plane" if setting.is_plane else "image" if setting.is_image else "bars",
             "reach": setting.reach,
             "classes": setting.is_classification,
@@ -158,7 +162,7 @@ class Playground:
 
 @functools.cache
 def find_site() -> str | None:
-    """Return the address of the project's site, where there is a playground, too; None if the package names none."""
+    """Return the address of the project's site, which has a playground, too; None if the package names none."""
     try:
         urls = [url.partition(", ") for url in metadata("caffelite").get_all("Project-URL") or ()]
     except PackageNotFoundError:  # the sources are used as they are

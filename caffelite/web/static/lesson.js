@@ -21,7 +21,7 @@ export const STEPS = [
     { ...start, data: "xor", layers: [4], activation: "ReLU", optimizer: "Adam", rate: 0.03, seed: 11 }, 30, ["#graph"],
     ["first-net.html", "Your first net"]],
   ["Without an activation", "This net has a hidden layer, but no activation. Then all layers together only make a straight line, and it " +
-    "does not learn. Choose ReLU or Tanh under Activation, and it learns at once. Or leave it, and add x₁² and x₂² to what the net gets: " +
+    "does not learn. Choose ReLU or Tanh under Activation, and it learns at once. Or leave it, and add x₁² and x₂² under Features: " +
     "now a straight line is enough.",
     { ...start, data: "circles", layers: [4], activation: "none", optimizer: "Adam", rate: 0.03 }, 300,
     ["[data-set=activation]", "#featurelist"], ["guide.html", "Why a net does not learn"]],

@@ -135,7 +135,7 @@ function showValue(element, value) {
   if (output) output.textContent = element.dataset.set === "split" ? `${Math.round(100 * value)} %` : value;
 }
 
-// ---- the data, and what the net gets of them ----
+// ---- the data and their features ----
 
 function showDatasets() {
   const names = config.choices.data, { data } = config.setting;
