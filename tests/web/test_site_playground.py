@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 import caffelite as cl
-
 from caffelite.web.playground import config as choices
 from caffelite.web.playground.code import build_objects, program_code
 from caffelite.web.playground.config import Setting

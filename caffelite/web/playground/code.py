@@ -49,7 +49,7 @@ def compute_features(setting: Setting, points: np.ndarray) -> np.ndarray:
     """Return what the net gets of points of the plane, (n, 2)."""
     if not setting.has_features:
         return points
-    names = {"np": np, "points": points}
+    names: dict[str, Any] = {"np": np, "points": points}
     exec(features_code(setting), names)
     return names["x"]
 

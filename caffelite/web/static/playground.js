@@ -298,7 +298,19 @@ function showNumbers() {
   else if ($("gone").textContent.includes("diverged")) showMessage("");
   drawCurves();
   drawWeight();
-  if (isOpen("code") && Math.max(1, Math.ceil(frame.epoch)) !== codeEpochs) ask({ ask: "code" });
+  refreshCode();
+}
+
+const CODE_INTERVAL = 1000; // milliseconds between two programs while it plays
+let codeAsked = 0; // when the last one was asked for
+
+/** Ask for the program again if it has other epochs than the page. */
+function refreshCode() {
+  const now = performance.now();
+  if (!isOpen("code") || Math.max(1, Math.ceil(frame.epoch)) === codeEpochs) return;
+  if (frame.playing && now - codeAsked < CODE_INTERVAL) return;
+  codeAsked = now;
+  ask({ ask: "code" });
 }
 
 /** Whether the frame is of the net that is chosen: a frame of the one before may still come. */
