@@ -200,6 +200,29 @@ def test_links_lead_to_pages_and_their_headings():
                 assert heading[1:] in slugs, (page.name, link, heading)
 
 
+def test_the_glossary_has_each_word_with_its_names_and_a_page_that_explains_it():
+    glossary = (DOCS / "glossary.md").read_text(encoding="utf-8")
+    entries = re.findall(r"^\*\*([^*]+)\*\*\n: (.*?)\n: (.*?)\n(?:\n|\Z)", glossary, re.M | re.S)
+    words = [word for word, _, _ in entries]
+    assert len(words) >= 40
+    assert words == sorted(words, key=str.casefold)
+    for word, sentence, names in entries:
+        assert re.search(r"\]\([\w-]+\.md(#[\w-]+)?\)\.?$", sentence), word
+        packages = re.findall(r"(?:^|·\s+)(caffelite|Keras|PyTorch|scikit-learn)\s", names)
+        assert packages == ["caffelite", "Keras", "PyTorch", "scikit-learn"], word
+
+
+SEARCHED = """overfitting, cross-entropy, dropout, learning rate, early stopping, softmax, backpropagation,
+hyperparameter, gradient descent, regularization, generalization, neural network, deep learning, logits"""
+
+
+@pytest.mark.parametrize("word", re.split(r",\s", SEARCHED))
+def test_the_search_finds_a_word_of_the_field_on_the_page_that_explains_it(word):
+    found = [p for p in PAGES if re.search(rf"^```{{index}}.* ! {word}(,|$)", p.read_text("utf-8"), re.MULTILINE)]
+    (page,) = found
+    assert re.search(rf"\*\*{word[:8]}", page.read_text("utf-8"), re.IGNORECASE), page.name
+
+
 def headings(page):
     return re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
 
