@@ -41,8 +41,15 @@ LONG = " ".join(["Word", *["word"] * 30]) + "."
         "The message says what was expected.",
         "There is no array here. It is no longer an array, and no less fast.",
         "A standard layer, which has weights, stands for many.",
-        "Write `what is no array, so that which of which` in backticks.",
-        "A link to [a page](of-which-those-of.md) is not read.",
+        "Write `this is no array` in backticks.",
+        "A link to [a page](such-is-no-array.md) is not read.",
+        "What matters is how often the numbers travel; what is missing is a category.",
+        "Where an entry leaves something open, caffelite follows NumPy, for those who know it.",
+        "The loop is unrolled so that it is fast.",
+        "The file which names the page which is missing, and the words, of which `Embedding` makes vectors.",
+        "The gradient is that of the input, and the answer lies in nothing but the loop.",
+        "A wrong shape is refused, and a callback of one's own is told the epoch; hence the name.",
+        "There is no doubt, and it is no wonder: it pays off.",
         "One semicolon; two thoughts.",
         " ".join(["word"] * 30) + ".",
         "y = x W + b, dW = xᵀ dy, db = Σ dy and dx = dy Wᵀ, for n = 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16.",
@@ -57,22 +64,15 @@ def test_plain_sentences_are_left_alone(sentence):
     "sentence",
     [
         LONG,
-        "What is missing is a category.",
-        "The model is saved; what cannot be saved is an error.",
         "Who wants to see it opens the page.",
-        "Where layers are large, others are as fast.",
-        "The loop is unrolled so that it is fast.",
-        "The page which names the file which is missing.",
-        "The words, of which `Embedding` makes vectors.",
-        "The gradient is that of the input.",
         "This is no array.",
         "It needs a loss that the model has not.",
-        "A wrong shape is refused.",
+        "The shape is seen to by the layer.",
+        "They are such as a net needs.",
+        "Else it raises an error.",
         "The step is recorded anew.",
         "Beside it stands the loss.",
         "Every room imports the heart of the house.",
-        "It is nothing but a loop.",
-        "A callback of one's own.",
         "A second thread pays from 5 µs on.",
         "One; two; three.",
     ],
@@ -83,7 +83,7 @@ def test_a_habit_is_found_once(sentence):
 
 
 def test_a_finding_has_the_line_of_its_sentence():
-    page = f"---\na: b\n---\n\n# Title\n\nShort. Also\nshort. The gradient is that of\nthe input.\n\n- {LONG}\n"
+    page = f"---\na: b\n---\n\n# Title\n\nShort. Also\nshort. The gradient is\nno array.\n\n- {LONG}\n"
     assert [line for line, _ in check_page(page)] == [8, 11]
     assert [line for line, _ in check_docstring(f"Short.\n\nAlso short.\n{LONG}")] == [13]
 
@@ -149,7 +149,7 @@ class C:
 
 def test_all_docstrings_and_messages_of_a_program_are_read():
     assert [line for line, _ in check_program(PROGRAM)] == [3, 8, 13, 17]
-    warnings = "warnings.warn('This is no array.', UserWarning)\nreturn warn(f'{x} is refused')\nprint('Is no array.')"
+    warnings = "warnings.warn('This is no array.', UserWarning)\nreturn warn(f'{x} is no array')\nprint('Is no array.')"
     assert [line for line, _ in check_program(f"def f(x):\n  {warnings.replace(chr(10), chr(10) + '  ')}")] == [2, 3]
 
 
@@ -165,7 +165,7 @@ def test_comments_are_read_and_no_other_signs_of_number():
     comments = """\
 # A comment that is
 # no array.
-x = "# is no array"  # the gradient is that of x
+x = "# is no array"  # the gradient is no x
 
 text = '''
 # is no array
@@ -223,9 +223,9 @@ def test_names_in_cython_are_found(tmp_path):
 
 def test_the_name_of_a_test_is_a_sentence(tmp_path):
     names = [
-        "what_is_there",
+        "else_it_is_there",
         "an_array_is_no_list",
-        "the_sum_is_that_of_x",
+        "the_sum_is_written_anew",
         "a_list_is_not_an_array",
         "is_no_longer_slow",
     ]
@@ -250,8 +250,8 @@ def test_the_linter_fails_if_there_is_something_to_rewrite(tmp_path, capsys, mon
     monkeypatch.setattr(prose, "ROOT", tmp_path)
     page.write_text("All is well here.\n")
     assert prose.main([]) == 0
-    page.write_text("What is no array is refused.\n")
+    page.write_text("This is no array. Else it is none.\n")
     assert prose.main([]) == 1
-    assert "README.md:1: “What is no array is refused.”: name the subject" in capsys.readouterr().out
+    assert "README.md:1: “is no array”: write “is not a …”" in capsys.readouterr().out
     assert prose.main(["--figures"]) == 0
-    assert capsys.readouterr().out.splitlines()[1].split() == ["README.md", "1", "6", "6.0", "0", "3"]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["README.md", "2", "8", "4.0", "0", "3"]
