@@ -93,6 +93,18 @@ def test_the_notebook_of_a_page_has_its_programs_and_its_text_without_markup(pag
             assert not re.search(r"\{\w+\}`|^```+\{|^:::", cell["source"], re.MULTILINE)
 
 
+@pytest.mark.sources
+def test_a_notebook_leads_to_other_notebooks_and_only_names_other_pages(monkeypatch):
+    pytest.importorskip("nbformat")
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    made = importlib.import_module("notebooks").notebook(DOCS / "first-net.md")
+    text = "\n".join(cell["source"] for cell in made["cells"] if cell["cell_type"] == "markdown")
+    assert "[Lesson 2](the-framework.ipynb)" in text
+    assert "[A user's guide](guide.ipynb)" in text
+    assert "*Install and run*" in text
+    assert not re.search(r"\]\([^)]*\.md", text)
+
+
 def columns(page):
     """Return the programs that stand side by side, by whose they are."""
     programs = {}
