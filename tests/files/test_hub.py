@@ -79,7 +79,7 @@ class HubHandler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if (found := re.fullmatch("/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path)) is None:
-            self.answer({"error": "Invalid credentials"}, 401)  # who asks whether a repository exists has no other way
+            self.answer({"error": "Invalid credentials"}, 401)  # it asks whether the repository exists
             return
         repo, revision, name = found.groups()
         commits = self.server.repos.get(repo, [])
