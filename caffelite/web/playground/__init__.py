@@ -10,4 +10,6 @@
 - `weight_trace.py` explains one weight: its gradient, by the chain rule and by a difference.
 - `kernels.py` shows the next step, kernel by kernel, and `loops.py` the loop of a kernel.
 - `page.py` is the page, for the server.
+
+The site has the same page with an engine in JavaScript, in `docs/_playground/`. A test compares its losses with these.
 """
