@@ -63,6 +63,12 @@ GROUPS = {
         Example("resnet", "ResNet-8"),
         Example("autoencoder", "An autoencoder", picture="digits.png"),
         Example("digits_in_c", "A net in C"),
+        Example(
+            "draw_digits",
+            "Draw a digit",
+            note="`python draw_digits.py --page` opens a page in your browser on which you draw. It needs "
+            "`pip install gradio`.",
+        ),
     ],
     "Recipes": [
         Example("mixup", "Mixup"),

@@ -145,6 +145,17 @@ def digits_in_c(figure, namespace):
     right.set(xticks=range(10), title="computed in C")
 
 
+def draw_digits(figure, namespace):
+    ink = np.kron(namespace["x_test"][0, 0] > 0.3, np.ones((20, 20)))
+    drawn, small, right = figure.subplots(1, 3)
+    for axes, picture, title in ((drawn, ink, "drawn"), (small, namespace["shrink"](ink), "what the net gets")):
+        axes.imshow(picture, cmap="gray_r")
+        axes.set_title(title)
+        axes.axis("off")
+    right.bar(range(10), namespace["read"]({"composite": ink[..., None] * [0, 0, 0, 255]}).values(), color=COLOURS[0])
+    right.set(xticks=range(10), title="what it reads")
+
+
 def mixup(figure, namespace):
     bars(
         figure.subplots(), {"half of the labels wrong": namespace["plain"], "the same, with mixup": namespace["mixed"]}

@@ -4,6 +4,7 @@ import functools
 import gzip
 import os
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -161,6 +162,44 @@ def test_the_digits_are_read_in_c_as_in_python():
         assert accuracy >= 0.95
         (difference,) = numbers_after("largest difference from model.predict", output)
         assert difference <= 1e-5
+
+
+def test_drawings_of_digits_are_read(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["draw_digits.py"])
+    example = runpy.run_path(str(EXAMPLES / "draw_digits.py"))
+    right = 0
+    for image, label in zip(example["x_test"][:100, 0], example["y_test"], strict=False):
+        drawing = np.zeros((300, 400, 4), np.uint8)  # a large digit that is not in the middle
+        drawing[20:260, 130:370, 3] = np.kron(255 * image, np.ones((30, 30)))
+        p = example["read"]({"composite": drawing})
+        assert 1 - 1e-5 < sum(p.values()) < 1 + 1e-5
+        right += max(p, key=p.get) == str(label)
+        paper = 255 - drawing[..., 3:].repeat(4, axis=2)  # the same in black on white
+        paper[..., 3] = 255
+        assert example["read"]({"composite": paper}) == pytest.approx(p, abs=1e-3)
+    assert right >= 90
+    assert not example["shrink"](np.zeros((300, 400))).any()  # an empty page
+
+
+def test_the_page_of_gradio_reads_a_drawing(tmp_path):
+    client = pytest.importorskip("gradio_client")
+    pytest.importorskip("gradio")
+    settings = {"GRADIO_ANALYTICS_ENABLED": "False", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(EXAMPLES / "draw_digits.py"), "--page"]
+    page = subprocess.Popen(command, env=os.environ | settings, stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    with page:
+        try:
+            address = next(found[0] for line in page.stdout if (found := re.search(r"http://127[.:\d]+", line)))
+            x_test, y_test = cl.datasets.digits()[1]
+            ink = np.kron(255 * x_test[0], np.ones((30, 30))).astype(np.uint8)
+            pillow = pytest.importorskip("PIL.Image")
+            pillow.fromarray(np.stack([0 * ink, 0 * ink, 0 * ink, ink], axis=2)).save(tmp_path / "drawing.png")
+            drawing = client.handle_file(str(tmp_path / "drawing.png"))
+            editor = {"background": None, "layers": [], "composite": drawing}
+            answer = client.Client(address, verbose=False).predict(editor, api_name="/read")
+            assert answer["label"] == str(y_test[0])
+        finally:
+            page.terminate()
 
 
 def test_lenet_classifies_what_is_in_the_files_of_mnist(mnist_files):

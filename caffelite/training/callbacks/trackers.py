@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from abc import ABC, abstractmethod
 from typing import Any
 
 from caffelite._support.extras import install_command
@@ -11,7 +12,7 @@ from caffelite.training.callbacks.base import Training, warn_on_write_error
 from caffelite.training.history import History
 
 
-class _Tracker:
+class _Tracker(ABC):
     """Opens a run when a training begins, logs each epoch, and ends the run. A run of the user's own stays open."""
 
     package: str
@@ -27,6 +28,24 @@ class _Tracker:
         except ImportError as error:
             command = install_command(self.package)
             raise ImportError(f"{type(self).__name__} needs {self.package}: {command}") from error
+
+    @abstractmethod
+    def _errors(self) -> Any:
+        """Return the class of the package's exceptions."""
+
+    @abstractmethod
+    def _active_run(self) -> Any:
+        """Return the run that is active, or None."""
+
+    @abstractmethod
+    def _open_run(self, parameters: dict[str, Any]) -> Any:
+        """Open a run with `options` and these settings, and return it."""
+
+    @abstractmethod
+    def _log(self, metrics: dict[str, float], step: int) -> None: ...
+
+    @abstractmethod
+    def _close_run(self, has_failed: bool) -> None: ...
 
     def begin(self, training: Training) -> None:
         if not training.is_main:
@@ -75,7 +94,7 @@ class MLflow(_Tracker):
         super().__init__()
         self.options = options if experiment is None else {"experiment": experiment, **options}
 
-    def _errors(self) -> type[Exception]:
+    def _errors(self) -> Any:
         return self._library().exceptions.MlflowException
 
     def _active_run(self) -> Any:
@@ -118,7 +137,7 @@ class WandB(_Tracker):
         super().__init__()
         self.options = options if project is None else {"project": project, **options}
 
-    def _errors(self) -> type[Exception]:
+    def _errors(self) -> Any:
         return self._library().Error
 
     def _active_run(self) -> Any:
