@@ -22,9 +22,10 @@ def warn_on_write_error(what: str, *errors: type[Exception]) -> Iterator[None]:
 
     So are other `errors`.
     """
+    caught: tuple[type[Exception], ...] = (OSError, HeaderSizeError, *errors)
     try:
         yield
-    except (OSError, HeaderSizeError, *errors) as error:
+    except caught as error:
         warn(f"{what}: {error}; the training continues", RuntimeWarning)
 
 
