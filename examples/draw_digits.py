@@ -1,7 +1,8 @@
 """Draw a digit on a page, and a net reads it: caffelite behind a page of Gradio.
 
 The net is trained on the 1,437 bundled images of 8 × 8 pixels. A drawing becomes such an image: it is cropped, centred,
-and each pixel is the share of ink in its square. In the training, images are moved by up to a pixel.
+and each pixel is the share of ink in its square. In the training, images are moved by up to a pixel. The images are of
+few writers, so the net may take a 7 without a bar for another digit.
 
 python draw_digits.py            # trains the net, seconds
 python draw_digits.py --page     # also opens the page: pip install gradio
@@ -52,5 +53,6 @@ print(f"test images: accuracy {model.evaluate(x_test, y_test, loss=loss, metrics
 if "--page" in sys.argv:
     import gradio
 
-    pad = gradio.Sketchpad(label="draw a digit", image_mode="RGBA", type="numpy")
+    brush = gradio.Brush(default_size=80, colors=["#000000"])
+    pad = gradio.Sketchpad(label="draw a digit", image_mode="RGBA", type="numpy", brush=brush)
     gradio.Interface(read, pad, gradio.Label(label="the net reads"), flagging_mode="never").launch()

@@ -120,8 +120,9 @@ def wandb(tmp_path, monkeypatch):
         wandb.teardown()
 
 
-def wandb_records(folder):
-    """Return the records in the file of the one offline run in a folder."""
+def wandb_records(wandb, folder):
+    """Return the records in the file of the one offline run in a folder, when W&B has written all of them."""
+    wandb.teardown()
     from wandb.proto.wandb_internal_pb2 import Record
 
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
@@ -157,7 +158,7 @@ def test_wandb_gets_the_history_and_the_settings_in_a_run(wandb, tmp_path):
     assert {(run.project, run.name) for run in seen} == {("digits", "first")}
     assert seen[0].config["optimizer"] == "SGD"
     assert seen[0].config["parameters"] == 9
-    records = wandb_records(tmp_path)
+    records = wandb_records(wandb, tmp_path)
     assert wandb_rows(records, history) == expected_rows(history)
     assert [record.exit.exit_code for record in records if record.HasField("exit")] == [0]
     copy.deepcopy(callback)
@@ -172,13 +173,13 @@ def test_wandb_adds_metrics_to_an_active_run_and_leaves_it_open(wandb, tmp_path)
         train(classifier(2, 3), X, Y, callbacks=[cl.callbacks.WandB("digits")])
     assert dict(run.config) == {"lr": "mine"}
     run.finish()
-    assert wandb_rows(wandb_records(tmp_path), history) == expected_rows(history)
+    assert wandb_rows(wandb_records(wandb, tmp_path), history) == expected_rows(history)
 
 
 def test_a_training_that_raises_is_a_failed_run_of_wandb(wandb, tmp_path):
     with pytest.raises(Failure):
         train(classifier(2, 3), X, Y, callbacks=[cl.callbacks.WandB("digits"), fail], **OPTIONS)
-    assert [record.exit.exit_code for record in wandb_records(tmp_path) if record.HasField("exit")] == [1]
+    assert [record.exit.exit_code for record in wandb_records(wandb, tmp_path) if record.HasField("exit")] == [1]
 
 
 # ---- both ------------------------------------------------------------------------------------------------------------
