@@ -240,7 +240,7 @@ def gpt(figure, namespace):
     """Held-out text, each character the darker the less it was expected."""
     inputs, targets = namespace["x"][:4], namespace["y"][:4].ravel()
     p = cl.SoftmaxLoss().link(namespace["model"].predict(inputs)).reshape(len(targets), -1)
-    text = "".join(namespace["characters"][i] for i in targets)
+    text = namespace["vocabulary"].decode(targets)
     cl.plots.text(text, p[np.arange(len(targets)), targets], columns=32, axes=figure.subplots())
 
 

@@ -79,19 +79,18 @@ class HubHandler(BaseHTTPRequestHandler):
 
     def do_GET(self):
         if (found := re.fullmatch("/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", self.path)) is None:
-            self.answer({"error": "Invalid credentials"}, 401)  # it asks whether the repository exists
+            self.answer({"error": "Invalid credentials"}, 401)  # a question after a repository, which a wrong token has
             return
         repo, revision, name = found.groups()
         commits = self.server.repos.get(repo, [])
         commits = [commit for commit in commits if revision in {"main", commit[0]}]
         if not commits or name not in commits[-1][1]:
-            code = "EntryNotFound" if commits else "RepoNotFound" if repo not in self.server.repos else "RevisionNotFound"
-            self.answer(b"", 404, X_Error_Code=code)
+            self.answer(b"", 404, X_Error_Code="EntryNotFound" if commits else "RepoNotFound")
             return
         oid, files, _ = commits[-1]
         self.answer(files[name], ETag=f'"{hashlib.sha1(files[name]).hexdigest()}"', X_Repo_Commit=oid)
 
-    do_HEAD = do_GET
+    do_HEAD = do_GET  # noqa: N815
 
 
 @pytest.fixture
@@ -132,13 +131,16 @@ def test_a_model_on_the_hub_is_loaded_again_with_all_its_bits(hub, run_program):
     ((_, files, message),) = hub.repos["anna/net"]
     assert (files.keys(), message) == ({"model.safetensors", "README.md"}, "Upload model")
     assert b'cl.load("hf://anna/net")' in files["README.md"]
-    program = MODEL + """
+    program = (
+        MODEL
+        + """
 loaded = cl.load("hf://anna/net")
 assert repr(loaded) == repr(model)
 assert (loaded.predict(x) == model.predict(x)).all()
 other = cl.Model([cl.Linear(3, 4), cl.BatchNorm(4), cl.ReLU(), cl.Linear(4, 2)], seed=1)
 assert (other.load("hf://anna/net/model.safetensors").predict(x) == model.predict(x)).all()
 """
+    )
     run_program(program.format(seed=0))
     hub.repos.clear()
     run_program(program.format(seed=0), HF_HUB_OFFLINE="1")  # from the cache
@@ -155,8 +157,10 @@ def test_a_later_push_keeps_the_card_and_a_revision_names_the_earlier_model(hub,
     run_program(program.format(seed=1, revision=""))
 
 
-def test_what_the_hub_refuses_is_an_oserror(hub, run_program):
-    program = MODEL + """
+def test_an_answer_of_the_hub_that_refuses_is_an_oserror(hub, run_program):
+    program = (
+        MODEL
+        + """
 for action in (
     lambda: cl.load("hf://anna/missing"),
     lambda: cl.load("hf://anna/net/missing.safetensors"),
@@ -167,6 +171,7 @@ for action in (
     except OSError as error:
         print(type(error).__name__)
 """
+    )
     run_program(PUSH.format(seed=0))
     names = run_program(program.format(seed=1)).split()
     assert names == ["RepositoryNotFoundError", "RemoteEntryNotFoundError", "HfHubHTTPError"]
