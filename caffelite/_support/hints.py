@@ -124,6 +124,7 @@ NAMES = {
     "Adamax RAdam Rprop Ftrl ASGD": "no such rule, but docs/write-an-optimizer.md shows how to write one",
     "CosineAnnealingLR CosineDecay StepLR ExponentialLR LinearLR OneCycleLR": "cl.schedules, such as cosine(0.1, 1000)",
     "SummaryWriter": "cl.callbacks.TensorBoard(folder)",
+    "WandbMetricsLogger": "cl.callbacks.WandB()",
     "RandomFlip RandomRotation RandomZoom RandomTranslation RandomCrop RandomBrightness RandomContrast": "cl.augment",
     "LBFGS": "cl.minimize(model, x, y, loss=loss)",
     "EarlyStopping": "cl.callbacks.EarlyStopping",

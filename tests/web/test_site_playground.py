@@ -47,7 +47,7 @@ globalThis.train = (message, epochs) => {{
 @pytest.fixture(scope="module")
 def builder():
     """Return the extension of the site that builds the page."""
-    spec = importlib.util.spec_from_file_location("site_playground", DOCS / "_extensions" / "playground.py")
+    spec = importlib.util.spec_from_file_location("site_playground", DOCS / "_extensions" / "playground_page.py")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
