@@ -377,7 +377,7 @@ def test_a_change_outside_takes_effect_by_the_next_doubling_and_a_warning_names_
     start = time.perf_counter()
     fit(20)
     seconds = (time.perf_counter() - start) / 20
-    epochs, delay = max(60, int(1.5 / seconds)), max(0.1, 4 * seconds)
+    epochs, delay = max(60, int(1.5 / seconds)), max(0.3, 10 * seconds)  # after the steps that are confirmed
     timer = threading.Timer(delay, change.change)
     timer.start()
     getattr(change, "start", lambda seconds: None)(delay)
