@@ -17,13 +17,11 @@ set-valued classifiers", JASA 114, 2019 (sets).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from caffelite.core.arrays import check_nonnegative, check_positive
-from caffelite.data.generator import unpack_single
 from caffelite.functions import SoftmaxLoss
 from caffelite.tables import recipe
 from caffelite.tables.recipe import TrainedNet
@@ -201,35 +199,15 @@ def calibrate(
     targets.
     """
     is_class = targets.dtype.kind == "i"
-    rows, outputs = _predict_held_out(trained, arrays, SoftmaxLoss().link if is_class else np.asarray)
+    rows = recipe.find_held_out_rows(trained)
+    rows = np.sort(np.random.default_rng(0).permutation(rows)[:MAX_ROWS])
+    outputs = recipe.predict_held_out(trained, rows, arrays, SoftmaxLoss().link if is_class else np.asarray)
     if is_class:
         return SetCalibration(np.sort(1 - outputs[np.arange(len(rows)), targets[rows]]))
     predictions, errors = center + scale * outputs[:, 0], scale * (targets[rows, 0] - outputs[:, 0])
     features = make_features(predictions, tuple([x[rows] for x in arrays]))
     error_scale, row_scales = fit_error_scale(features, np.abs(errors))
     return IntervalCalibration(error_scale, np.sort(errors / row_scales))
-
-
-def _predict_held_out(
-    trained: list[TrainedNet], arrays: tuple[np.ndarray, ...], link: Callable[[np.ndarray], np.ndarray]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return which rows nets have held out, and the outputs (n, k) of these nets: at most so many rows, at random.
-
-    If several nets have held out a row, it is the mean of their outputs.
-    """
-    rows = np.unique(np.concatenate([t.held_out_rows for t in trained]))
-    rows = np.sort(np.random.default_rng(0).permutation(rows)[:MAX_ROWS])
-    sums: Any = 0.0
-    counts = np.zeros((len(rows), 1))
-    for net, _, held_out in trained:
-        is_own = np.isin(rows, held_out)
-        if is_own.any():
-            inputs = tuple([x[rows[is_own]] for x in arrays])
-            outputs = link(net.predict(unpack_single(inputs)))
-            sums = sums + np.zeros((len(rows), outputs.shape[1]))
-            sums[is_own] += outputs
-            counts += is_own[:, None]
-    return rows, sums / counts
 
 
 def make_features(predictions: np.ndarray, arrays: tuple[np.ndarray, ...]) -> list[np.ndarray]:

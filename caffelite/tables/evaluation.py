@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite.tables.columns import Columns
+from caffelite.tables.recipe import row_losses
 from caffelite.tables.schema import Frame, Target
 from caffelite.tables.table_model import TableModel
 from caffelite.tables.training import TableSplit, take_rows
@@ -19,7 +20,6 @@ MIN_DIFFERENCE = 0.001  # difference of the log loss, or of R², that matters
 SHUFFLES = 5  # of a column
 MAX_SHUFFLED_ROWS = 10_000  # rows
 MAX_PREDICTED_ROWS = 500_000  # rows, for all columns and shuffles
-MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # probability
 
 
 class Difference(NamedTuple):
@@ -92,10 +92,7 @@ class TableEvaluation:
 
 def losses(outputs: np.ndarray, target: Target, rows: np.ndarray) -> np.ndarray:
     """Return the loss of each of these rows: −log of the probability of its class, or the squared error."""
-    values, outputs = target.values[rows], outputs.astype(np.float64)
-    if target.classes is None:
-        return (outputs[:, 0] - values) ** 2
-    return -np.log(np.maximum(outputs[np.arange(len(values)), values], MIN_PROBABILITY))
+    return row_losses(outputs, target.values[rows])
 
 
 def unit(target: Target, rows: np.ndarray) -> float:

@@ -11,7 +11,7 @@ A. Kotelnikov and A. Babenko, "TabM", ICLR 2025.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
@@ -37,6 +37,7 @@ LATE = 0.4  # of the epochs: nets whose best epochs come later, on average, coul
 CLEAR = 2.0  # standard errors: finer nets win clearly
 LARGE_TABLE = 10_000  # rows, above which four nets do as well as eight
 PROBE_STEPS = 20_000  # of the learning rate of a net that is thrown away: more than it takes
+MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # of a class, in a loss
 MAX_SEED = 2**31 - 1
 BACKGROUND = 100  # rows of the training that an explanation compares with
 
@@ -159,7 +160,8 @@ def train(
     seeds = random.randint(MAX_SEED, size=count + 1).tolist()
     options = {"loss": loss, "sample_weight": weights, "metrics": metrics, "verbose": verbose, "seed": seeds.pop()}
     training = TableTraining(arrays, targets, outputs, used, held_out_rows, seeds, options)
-    finer_columns = columns.refine(arrays[0], recipe.refine().number_of_bins(len(used)))
+    finer_bins = recipe.refine().number_of_bins(len(used))
+    finer_columns = columns.refine(arrays[0], finer_bins) if count > 1 else columns
     if budget is not None:
         recipe = training.plan(recipe, finer_columns, budget)
         count = recipe.number_of_nets(len(used))
@@ -248,22 +250,49 @@ class TableTraining(NamedTuple):
 
     def find_losses(self, first: list[TrainedNet], finer: list[TrainedNet]) -> np.ndarray:
         """Return the loss of each held-out row, times its weight: of the first nets, the finer ones, and their mean."""
-        rows = np.concatenate([t.held_out_rows for t in first])
-        outputs = [np.concatenate([self._predict(t.net, t.held_out_rows) for t in nets]) for nets in (first, finer)]
-        losses = np.stack([self._losses(x, self.targets[rows]) for x in [*outputs, np.mean(outputs, axis=0)]])
+        rows, link = find_held_out_rows(first), self.options["loss"].link
+        outputs = [predict_held_out(nets, rows, self.arrays, link) for nets in (first, finer)]
+        losses = np.stack([row_losses(x, self.targets[rows]) for x in [*outputs, np.mean(outputs, axis=0)]])
         weights = self.options["sample_weight"]
         return losses if weights is None else losses * weights[rows]
 
-    def _predict(self, net: Model, rows: np.ndarray) -> np.ndarray:
-        """Return probabilities (n, classes), or numbers (n, 1), in float64."""
-        outputs = net.predict(unpack_single(tuple([x[rows] for x in self.arrays])))
-        return self.options["loss"].link(outputs).astype(np.float64)
 
-    def _losses(self, outputs: np.ndarray, targets: np.ndarray) -> np.ndarray:
-        """Return the squared error or the log loss of each row."""
-        if targets.dtype.kind == "f":
-            return (outputs - targets)[:, 0] ** 2
-        return -np.log(np.maximum(outputs[np.arange(len(targets)), targets], np.finfo(np.float64).tiny))
+def find_held_out_rows(trained: Sequence[TrainedNet]) -> np.ndarray:
+    """Return the rows that nets hold out, each once and in order."""
+    return np.unique(np.concatenate([t.held_out_rows for t in trained]))
+
+
+def predict_held_out(
+    trained: Sequence[TrainedNet],
+    rows: np.ndarray,
+    arrays: tuple[np.ndarray, ...],
+    link: Callable[[np.ndarray], np.ndarray],
+) -> np.ndarray:
+    """Return the predictions (n, k) float64 for these held-out rows, by the net that holds out the row.
+
+    If several nets do, it is their mean. `link` makes predictions of the outputs of a net.
+    """
+    sums: Any = 0.0
+    counts = np.zeros((len(rows), 1))
+    for net, _, held_out in trained:
+        is_own = np.isin(rows, held_out)
+        if is_own.any():
+            predictions = link(net.predict(unpack_single(tuple([x[rows[is_own]] for x in arrays]))))
+            sums = sums + np.zeros((len(rows), predictions.shape[1]))
+            sums[is_own] += predictions
+            counts += is_own[:, None]
+    return sums / counts
+
+
+def row_losses(predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
+    """Return the loss of each row (n,): −log of the probability of its class, or the squared error.
+
+    Predictions are probabilities (n, classes) for targets (n,) int, or numbers (n, 1) for targets (n,) or (n, 1) float.
+    """
+    predictions = predictions.astype(np.float64)
+    if targets.dtype.kind == "f":
+        return (predictions[:, 0] - targets.reshape(-1)) ** 2
+    return -np.log(np.maximum(predictions[np.arange(len(targets)), targets], MIN_PROBABILITY))
 
 
 def sample_background(arrays: tuple[np.ndarray, ...], rows: np.ndarray, count: int) -> tuple[np.ndarray, ...]:

@@ -93,8 +93,9 @@ def test_each_held_out_row_counts_once_with_the_mean_of_its_nets():
     x = np.arange(6.0)[:, None]
     held_out = [np.array([4, 1]), np.array([0]), np.array([4, 1])]
     trained = [TrainedNet(net, cl.History(), rows) for net, rows in zip(nets, held_out, strict=True)]
-    rows, outputs = conformal._predict_held_out(trained, (x,), np.asarray)
+    rows = recipe.find_held_out_rows(trained)
     np.testing.assert_array_equal(rows, [0, 1, 4])
+    outputs = recipe.predict_held_out(trained, rows, (x,), np.asarray)
     np.testing.assert_array_equal(outputs, [[1], [2], [5]])
 
 

@@ -162,7 +162,7 @@ def test_losses_are_of_the_mean_of_the_nets_that_hold_out_the_same_rows(classes,
     y = (y > 0).astype(np.int64) if classes else y
     weights = np.random.default_rng(1).uniform(0.5, 2, 200) if weighted else None
     train(x, y, recipe=Recipe(epochs=2), weights=weights)
-    (results, losses), expected = seen[0], []
+    (results, losses), expected = seen[0], {}
     for pair in zip(*results, strict=True):
         for row in pair[0].held_out_rows:
             outputs = [t.net.predict(x[row : row + 1]).astype(np.float64) for t in pair]
@@ -171,8 +171,23 @@ def test_losses_are_of_the_mean_of_the_nets_that_hold_out_the_same_rows(classes,
             weight = 1.0 if weights is None else weights[row]
             outputs.append(sum(outputs) / 2)
             row_losses = [-np.log(z[0, y[row]]) if classes else (z[0, 0] - y[row]) ** 2 for z in outputs]
-            expected.append(weight * np.array(row_losses))
-    np.testing.assert_allclose(losses, np.transpose(expected), rtol=1e-4)
+            expected[row] = weight * np.array(row_losses)
+    np.testing.assert_allclose(losses, np.transpose([expected[row] for row in sorted(expected)]), rtol=1e-4)
+
+
+def test_a_row_that_all_nets_hold_out_counts_once(monkeypatch):
+    seen = []
+    original = TableTraining.find_losses
+
+    def find_losses(*arguments):
+        seen.append(original(*arguments))
+        return seen[-1]
+
+    monkeypatch.setattr(TableTraining, "find_losses", find_losses)
+    x, y = teeth(200)
+    result = train(x, y, recipe=Recipe(epochs=2), validation_rows=np.arange(150, 200))
+    assert [losses.shape for losses in seen] == [(3, 50)]
+    assert all(t.held_out_rows.tolist() == [*range(150, 200)] for t in result)
 
 
 def test_nets_of_two_kinds_are_one_model_in_files_and_pickles(tmp_path, monkeypatch):
