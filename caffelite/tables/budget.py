@@ -18,6 +18,7 @@ import numpy as np
 from caffelite import _kernels as kernels
 from caffelite._support.text_table import plural
 from caffelite._support.warnings import warn
+from caffelite.data.generator import unpack_single
 from caffelite.model.many.shared_programs import Parts
 from caffelite.training.callbacks.early_stopping import EarlyStopping
 
@@ -78,7 +79,7 @@ class NetRows(NamedTuple):
     def take(self, rows: np.ndarray) -> tuple[Any, np.ndarray, np.ndarray | None]:
         """Return x, y and the weights of these rows."""
         x = tuple([part[rows] for part in self.x])
-        return x if len(x) > 1 else x[0], self.y[rows], None if self.weights is None else self.weights[rows]
+        return unpack_single(x), self.y[rows], None if self.weights is None else self.weights[rows]
 
 
 class Budget:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite._support.terminal import echo, is_terminal
-from caffelite._support.text_table import WIDTH, plural
+from caffelite._support.text_table import WIDTH
 from caffelite.attribution.explain import explain_game, make_game
 from caffelite.attribution.explanation import Explanation
 from caffelite.data.generator import unpack_single
@@ -72,8 +72,8 @@ def train(
     """Train nets and simpler models to predict a column of a table from the others. Print how good they are.
 
     If `explains`, the model keeps rows of the training, and the result has an explanation of rows that were held out.
-    With a coverage, the model has intervals or sets.
-    If the nets take more than `max_seconds` of one thread, there are fewer nets and epochs.
+    With a coverage, the model has intervals or sets. If the nets take more than `max_seconds` of one thread, there are
+    fewer nets and epochs.
 
     Raise ValueError with the reason if a table can't be learned from.
     """
@@ -91,13 +91,7 @@ def train(
     started, budget = time.perf_counter(), None if max_seconds is None else Budget(max_seconds, warns=False)
     nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains, coverage, budget)
     seconds = time.perf_counter() - started
-    best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
-    epochs = max(history.epochs for history in nets.histories)
-    parameters = sum(p.data.size for p in nets.model.parameters())
-    echo(f"{plural(len(best), 'net')}, {parameters:,} parameters, {plural(epochs, 'epoch')} in {seconds:.2f} seconds")
-    if budget is not None:
-        echo(f"--time {budget.seconds:g}: {budget.summary}")
-    echo(f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}\n", flush=True)
+    echo(f"{report.describe_nets(nets, seconds, budget)}\n", flush=True)
     linear = train_linear(frame, target, parts.training, seed)
     tree_outputs = predict_trees(nets.model.columns, frame, target, parts, seed)
     evaluation = TableEvaluation(nets.model, linear, tree_outputs, frame, target, parts, seed)

@@ -6,12 +6,13 @@ import numpy as np
 
 from caffelite._support.text_table import TextTable, number_text, plural, shorten, text_table
 from caffelite.tables import dates
+from caffelite.tables.budget import Budget
 from caffelite.tables.column_types import DateColumn
 from caffelite.tables.columns import Columns
 from caffelite.tables.evaluation import MIN_DIFFERENCE, TableEvaluation, calibration_error
 from caffelite.tables.schema import ColumnSummary, Frame, Target, describe_numbers, percent_text
 from caffelite.tables.table_model import TableModel
-from caffelite.tables.training import TableSplit, take_rows
+from caffelite.tables.training import TableSplit, TrainedNets, take_rows
 
 MAX_LISTED_CLASSES = 8  # that are listed
 MAX_LISTED_COLUMNS = 15  # in the table of importances
@@ -92,6 +93,18 @@ def _compare_models(evaluation: TableEvaluation, other: str, name: str, do: str)
     else:  # a difference that would matter may be chance
         how = "may do as well" if difference.mean > MIN_DIFFERENCE else f"{do} as well"
     return f"{name[0].upper()}{name[1:]} {how}: {metric} {other_score:.4g} against {nets:.4g}, {margin}."
+
+
+def describe_nets(nets: TrainedNets, seconds: float, budget: Budget | None) -> str:
+    """Return the number of nets and of their epochs, what a budget has left of these, and their best epochs."""
+    best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
+    epochs = max(history.epochs for history in nets.histories)
+    parameters = sum(p.data.size for p in nets.model.parameters())
+    text = (
+        f"{plural(len(best), 'net')}, {parameters:,} parameters, {plural(epochs, 'epoch')} in {seconds:.2f} seconds\n"
+    )
+    text += "" if budget is None else f"--time {budget.seconds:g}: {budget.summary}\n"
+    return text + f"best for the rows that a net holds out: epoch {min(best)} … {max(best)}"
 
 
 def describe_regions(evaluation: TableEvaluation, model: TableModel, frame: Frame) -> str:

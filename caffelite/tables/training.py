@@ -39,9 +39,7 @@ EMBEDDING_SCALE = 0.1  # of the initial vectors: small, so rare categories matte
 
 # Boosted trees
 MAX_CATEGORIES = 255  # of a column
-MIN_THREADED_CELLS = (
-    2_000_000  # of a table. On a busy machine, threads wait long for each other at every node of a tree
-)
+MIN_THREADED_CELLS = 2_000_000  # of a table. On a busy machine, threads wait long for each other at every node
 
 
 class TableSplit(NamedTuple):
@@ -141,7 +139,7 @@ def train_nets(
     if coverage is not None:
         try:
             regions = conformal.calibrate(trained, arrays, targets, center, scale).make_regions(coverage)
-        except ValueError as error:  # nets are missing
+        except ValueError as error:  # nets are missing, or nets of two kinds hold out the same rows
             echo(f"caffelite: without --interval: {error}", sys.stderr)
     model = TableModel(functions, target.name, target.classes, background, regions)
     return TrainedNets(model, [t.history for t in trained])

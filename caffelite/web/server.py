@@ -171,10 +171,10 @@ class Server:
         try:
             _, _, host, port = os.environ.get("SSH_CONNECTION", "").split()
             ip_address(host)
-            option = "" if int(port) == 22 else f" -p {int(port)}"
-        except ValueError:
+            option, user = "" if int(port) == 22 else f" -p {int(port)}", getpass.getuser()
+        except (ValueError, KeyError, OSError):  # a container may have no name for its user
             return None
-        return f"ssh -N -L {self.port}:127.0.0.1:{self.port}{option} {getpass.getuser()}@{host}"
+        return f"ssh -N -L {self.port}:127.0.0.1:{self.port}{option} {user}@{host}"
 
     @property
     def directions(self) -> str:

@@ -9,14 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.text_table import shorten
 from caffelite.web.curves import Curve
 from caffelite.web.log import Log
 
 MAX_SIZES = 12  # parameters whose sizes are drawn
 PAGE_BYTES = mmap.PAGESIZE  # bytes of a page of memory
 MAX_CHANGES = 50  # of the rate, that are marked
-MAX_LETTERS = 400  # of a model or a loss
 
 
 class Status:
@@ -24,7 +22,7 @@ class Status:
 
     def __init__(self, name: str, title: str, training: Any) -> None:
         self.name, self.title, self.training = name, title, training
-        self.settings = _find_settings(training)
+        self.settings = training.describe_settings()
         self.state, self.why = "running", ""
         self.unsupported: dict[str, str] = {}  # the requests that are impossible, and the reasons
         self.steps = 0
@@ -178,9 +176,9 @@ class Status:
             "scheduled": optimizer is not None and optimizer._schedule_state[0] is not None,
             "results": {name: values[-1] for name, values in training.history.items() if values},
             "parameters": sum(p.size for p in training.model.parameters()),
-            "model": shorten(repr(training.model), MAX_LETTERS),
+            "model": self.settings["model"],
             "optimizer": "L-BFGS" if optimizer is None else type(optimizer).__name__,
-            "loss": shorten(repr(training.loss), MAX_LETTERS),
+            "loss": self.settings["loss"],
             "cannot": self.unsupported,
         }
 
@@ -192,20 +190,3 @@ def _memory_bytes() -> int | None:
             return int(file.read().split()[1]) * PAGE_BYTES
     except OSError:
         return None
-
-
-def _find_settings(training: Any) -> dict[str, Any]:
-    """Return the settings in which trainings may differ, by name, as numbers and short texts."""
-    optimizer, settings = training.optimizer, dict[str, Any]()
-    if optimizer is not None:
-        settings["optimizer"] = type(optimizer).__name__
-        first = optimizer.groups[0]
-        settings |= {name: float(first[name]) for name in optimizer.hyper_names}
-        if optimizer._schedule_state[0] is not None:
-            settings["lr"] = "schedule"
-    settings["batch size"] = getattr(training.batches, "batch_size", None)
-    settings["parameters"] = sum(p.size for p in training.model.parameters())
-    settings["dtype"] = str(training.model.dtype)
-    settings["loss"] = shorten(repr(training.loss), MAX_LETTERS)
-    settings["model"] = shorten(repr(training.model), MAX_LETTERS)
-    return settings

@@ -190,3 +190,19 @@ def test_without_the_package_the_error_says_what_to_install(name, package, monke
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=f"{name} needs {package}: .*-m pip install {package}"):
         getattr(cl.callbacks, name)("digits")
+
+
+def test_settings_are_numbers_and_short_texts():
+    class Settings:
+        def begin(self, training):
+            self.settings = training.describe_settings()
+
+        def __call__(self, epoch, history):
+            pass
+
+    callback, model = Settings(), cl.MLP(2, [2] * 100 + [3], seed=0)
+    optimizer = cl.SGD(model.parameters(), lr=cl.schedules.cosine(0.1, 9), momentum=0.5)
+    model.fit(X, Y, loss=cl.SoftmaxLoss(), optimizer=optimizer, batch_size=7, callbacks=[callback], verbose=0)
+    settings = callback.settings
+    assert len(settings["model"]) == 400 < len(repr(model))
+    assert settings.items() >= {"optimizer": "SGD", "lr": "schedule", "momentum": 0.5, "batch size": 7}.items()

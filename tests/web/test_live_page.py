@@ -20,13 +20,13 @@ from tests.web.live_training import Looking, command, fit, language_model
 pytestmark = pytest.mark.usefixtures("long_timeouts")
 
 
-def open_page(browser, address, said, **options):
+def open_page(browser, address, said, state="running", **options):
     """Return a page of the browser. What its console says goes to `said`."""
     page = browser.new_page(**options)
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(address)
-    wait_for_state(page, "running")
+    wait_for_state(page, state)
     return page
 
 
@@ -139,11 +139,7 @@ def test_a_chart_zooms_and_gives_its_picture_and_numbers(browser, folder, tmp_pa
         page.wait_for_function(f"() => (([left, right]) => {condition})(JSON.parse($('loss').dataset.range))")
 
     with command(folder) as program:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(program.address)
-        wait_for_state(page, "finished")
+        page = open_page(browser, program.address, said, "finished", viewport={"width": 1440, "height": 900})
         page.evaluate("() => { window.$ = (name) => document.querySelector(`[data-chart='${name}']`); }")
         page.wait_for_function("() => $('loss')?.dataset.range")
         whole = chart_range()
@@ -245,11 +241,7 @@ def test_the_page_shows_names_settings_and_own_values_also_as_a_file(browser, tm
         fit([live, log], epochs, model=model, optimizer=cl.SGD(model.parameters(), lr=lr))
     said = []
     with command(tmp_path / "runs") as program:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(program.address)
-        wait_for_state(page, "finished")
+        page = open_page(browser, program.address, said, "finished", viewport={"width": 1440, "height": 900})
         page.check('[aria-label="draw lr 0.1 beside"]')
         page.wait_for_function("() => document.querySelector('[data-chart=gap]').dataset.values.includes('lr 0.1')")
         assert values(page, "gap").keys() == {"this run", "lr 0.1"}
@@ -283,11 +275,7 @@ def test_the_page_shows_names_settings_and_own_values_also_as_a_file(browser, tm
 def test_the_page_of_a_folder_shows_its_runs_and_no_controls(browser, folder, tmp_path):
     said = []
     with command(folder) as program:
-        page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.on("console", lambda message: said.append(message.text))
-        page.on("pageerror", lambda error: said.append(str(error)))
-        page.goto(program.address)
-        wait_for_state(page, "finished")
+        page = open_page(browser, program.address, said, "finished", viewport={"width": 1440, "height": 900})
         assert number(page, "Epoch").startswith("40 ")
         assert not page.is_visible("#pause")
         assert not page.is_visible("#kernels")

@@ -8,12 +8,15 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from caffelite._kernels import EpochHook
+from caffelite._support.text_table import shorten
 from caffelite._support.warnings import warn
 from caffelite.core.function import Function
 from caffelite.files.safetensors import HeaderSizeError
 from caffelite.files.state import BaseModel
 from caffelite.training.history import History
 from caffelite.training.metrics.base import Metric, OutputMetric
+
+MAX_TEXT = 400  # letters of a model or a loss
 
 
 @contextmanager
@@ -106,3 +109,16 @@ class Training(NamedTuple):
     def broadcast(self, value: bool) -> bool:
         """Return the first process's value on all processes, for decisions that depend on time, for example."""
         return value if self.processes is None else bool(self.processes.broadcast(value))
+
+    def describe_settings(self) -> dict[str, Any]:
+        """Return the settings in which trainings may differ, by name, as numbers and short texts."""
+        settings, optimizer = dict[str, Any](), self.optimizer
+        if optimizer is not None:
+            numbers = {name: float(optimizer.groups[0][name]) for name in optimizer.hyper_names}
+            settings |= {"optimizer": type(optimizer).__name__, **numbers}
+            if optimizer._schedule_state[0] is not None:
+                settings["lr"] = "schedule"
+        settings["batch size"] = getattr(self.batches, "batch_size", None)
+        settings["parameters"] = sum(p.size for p in self.model.parameters())
+        settings["dtype"] = str(self.model.dtype)
+        return settings | {name: shorten(repr(getattr(self, name)), MAX_TEXT) for name in ("loss", "model")}

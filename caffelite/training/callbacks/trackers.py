@@ -56,7 +56,7 @@ class _Tracker(ABC):
             raise ValueError(f"a run is active, so {name} can't use {options}; end it first")
         self._handled = sys.exc_info()[1]  # `fit` may be in an except clause
         self._is_own = active is None
-        self._run = self._open_run(describe(training)) if active is None else active
+        self._run = self._open_run(training.describe_settings()) if active is None else active
 
     def __call__(self, epoch: int, history: History) -> None:
         if self._run is not None:
@@ -77,9 +77,10 @@ class MLflow(_Tracker):
     """Logs the history with MLflow: `mlflow ui` shows its curves, and compares runs.
 
     Each quantity of the history is a metric of the same name (`loss`, `val_loss`, …). The step is the epoch, counted
-    from 1. The run also has the model, the number of its parameters, the loss, the optimizer and its learning rate. It
-    belongs to `experiment`, or to MLflow's current one. `options` are for `mlflow.start_run`, such as `run_name`.
-    `mlflow.set_tracking_uri` says where runs are kept. A training that ends with an exception has the status FAILED.
+    from 1. The run also has the settings: model, number of parameters, loss, batch size, dtype, and the optimizer with
+    its numbers. It belongs to `experiment`, or to MLflow's current one. `options` are for `mlflow.start_run`, such as
+    `run_name`. `mlflow.set_tracking_uri` says where runs are kept. A training that ends with an exception has the
+    status FAILED.
 
     If a run is active when the training begins, only the metrics are added to it, and it stays open. Raise ValueError
     if there are an experiment or options, too. If a training continues from a checkpoint, its new epochs are logged.
@@ -120,9 +121,10 @@ class WandB(_Tracker):
     """Logs the history with Weights & Biases, whose pages show its curves, and compare runs.
 
     Each quantity of the history is a metric of the same name (`loss`, `val_loss`, …). The step is the epoch, counted
-    from 1. The run's config also has the model, the number of its parameters, the loss, the optimizer and its learning
-    rate. `options` are for `wandb.init`, such as `name`. With the environment variable `WANDB_MODE=offline`, runs are
-    only kept in the folder `wandb`. A training that ends with an exception has the state failed.
+    from 1. The run's config also has the settings: model, number of parameters, loss, batch size, dtype, and the
+    optimizer with its numbers. `options` are for `wandb.init`, such as `name`. With the environment variable
+    `WANDB_MODE=offline`, runs are only kept in the folder `wandb`. A training that ends with an exception has the state
+    failed.
 
     If a run is active when the training begins, only the metrics are added to it, and it stays open. Raise ValueError
     if there are a project or options, too. If a training continues from a checkpoint, its new epochs are logged.
@@ -153,13 +155,3 @@ class WandB(_Tracker):
 
     def _close_run(self, has_failed: bool) -> None:
         self._library().finish(exit_code=int(has_failed))
-
-
-def describe(training: Training) -> dict[str, Any]:
-    """Return the settings by which people compare trainings."""
-    parameters = [p for p in training.model.parameters() if p.requires_grad]
-    settings = {"model": repr(training.model), "parameters": sum(p.data.size for p in parameters)}
-    settings["loss"] = repr(training.loss)
-    if training.optimizer is not None:
-        settings |= {"optimizer": type(training.optimizer).__name__, "lr": training.optimizer.lr}
-    return settings

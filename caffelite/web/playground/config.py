@@ -57,7 +57,7 @@ class Setting:
     points: int = 300
     noise: float = 0.1
     split: float = 0.3  # the share that is held out
-    features: tuple[str, ...] = POINT  # inputs of the net, computed of a point of the plane; not used for other data
+    features: tuple[str, ...] = POINT  # inputs of the net, computed from a point of the plane; not used for other data
     layers: tuple[int, ...] = (8, 8)
     activation: str = "ReLU"
     loss: str = "SoftmaxLoss"
@@ -138,7 +138,7 @@ class Setting:
 
     @property
     def has_features(self) -> bool:
-        """Whether x are not the points themselves, but computed of them."""
+        """Whether x are not the points themselves, but computed from them."""
         return self.is_plane and self.table is None and self.features != POINT
 
     @property
