@@ -143,7 +143,7 @@ def __getattr__(name: str) -> Any:
     if name != "__version__":
         from caffelite._support import hints
 
-        raise hints.attribute_error("module 'caffelite'", name, hints.name_hint(name, __all__, "cl"))
+        raise hints.missing_name_error("caffelite", name, hints.name_hint(name, __all__, "cl"))
     from caffelite._support.version import installed_version
 
     return installed_version()

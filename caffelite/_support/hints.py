@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import difflib
+import dis
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -41,7 +43,10 @@ NAMES = {
     "rand randn randint randperm normal multinomial": "generators of NumPy, such as rng.normal(size=shape)",
     "tril triu": "NumPy's masks: keep np.tril(np.ones((n, n), bool)) in an attribute",
     "autocast mixed_precision bfloat16": 'fit(…, precision="bfloat16")',
-    "iris load_iris wine load_wine diabetes load_diabetes": "no such data: sklearn.datasets.load_iris(return_X_y=True)",
+    **{
+        f"{name} load_{name}": f"no such data: sklearn.datasets.load_{name}(return_X_y=True)"
+        for name in ("iris", "wine", "diabetes")
+    },
     "moons make_moons": "cl.datasets.spiral(); scikit-learn has x, y = sklearn.datasets.make_moons(noise=0.1)",
     # Layers
     "Dense": "cl.Linear(in_features, out_features)",
@@ -105,7 +110,7 @@ NAMES = {
     "pack_padded_sequence pad_packed_sequence": "lengths of recurrent layers, gru(x, lengths=lengths)",
     "gradcheck": "cl.check_gradients(f, *inputs)",
     # Losses
-    "CrossEntropyLoss NLLLoss CategoricalCrossentropy SparseCategoricalCrossentropy": _SOFTMAX_LOSS,
+    "NLLLoss CategoricalCrossentropy SparseCategoricalCrossentropy": _SOFTMAX_LOSS,
     "cross_entropy nll_loss": _SOFTMAX_LOSS,
     "BCEWithLogitsLoss binary_cross_entropy_with_logits": "cl.SigmoidLoss(), of scores",
     "BCELoss BinaryCrossentropy binary_cross_entropy": "cl.SigmoidLoss(), of scores: leave out Sigmoid",
@@ -146,7 +151,7 @@ ATTRIBUTES = {
     "set_weights": "load_state_dict(state)",
     "save_weights": "save(path)",
     "load_weights": "load(path)",
-    "layers modules named_modules": "functions, or model[0] and so on; children() of a model that writes call",
+    "modules named_modules": "functions, or model[0] and so on; children() of a model that writes call",
     "count_params": "sum(p.size for p in model.parameters())",
     "train_on_batch train_step minimize": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
     "add_loss": "cl.Penalized(loss, parameters, l2=…), or a loss of your own",
@@ -299,6 +304,14 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     completions = [candidate for candidate in known if len(name) > 2 and candidate.startswith(name)]
     matches = completions or difflib.get_close_matches(name, known, n=1)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def missing_name_error(module: str, name: str, hint: str) -> AttributeError | ImportError:
+    """Return the error that the `__getattr__` of a module raises. Of an AttributeError, `from` would drop the hint."""
+    frame = sys._getframe(2)
+    if dis.opname[frame.f_code.co_code[frame.f_lasti]] == "IMPORT_FROM":
+        return ImportError(f"cannot import name {name!r} from {module!r}{hint}", name=module)
+    return attribute_error(f"module {module!r}", name, hint)
 
 
 def attribute_error(what: str, name: str, hint: str) -> AttributeError:

@@ -42,6 +42,16 @@ class ForeignSetting(ForeignAttribute):
         raise attribute_error(type(instance), self.name)
 
 
+class DefaultProperty:
+    """A property that an instance or a subclass may replace by an attribute of its own."""
+
+    def __init__(self, getter: Callable[[Any], Any]) -> None:
+        self.getter, self.__doc__ = getter, getter.__doc__
+
+    def __get__(self, instance: Any, owner: type) -> Any:
+        return self if instance is None else self.getter(instance)
+
+
 def foreign_attributes(names: str) -> Callable[[Kind], Kind]:
     """Decorate a class that does not have these attributes of other frameworks. The names have blanks between them."""
 
@@ -81,7 +91,7 @@ def _raise_name_error(module: types.ModuleType, name: str) -> NoReturn:
 
     path = module.__name__.rpartition(".")[2]
     hint = "" if name.startswith("__") else hints.name_hint(name, module.__all__, f"cl.{path}")
-    raise hints.attribute_error(f"module 'caffelite.{path}'", name, hint)
+    raise hints.missing_name_error(f"caffelite.{path}", name, hint)
 
 
 # ---- arguments -------------------------------------------------------------------------------------------------------

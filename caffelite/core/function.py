@@ -41,7 +41,7 @@ from caffelite.core.tensor import Tensor
     "train trainable_variables trainable_weights variables"
 )
 class Function(ABC):
-    """An operator: `forward` computes y from x, `backward` computes dx from dy. All of them are arrays.
+    """A layer or another operator: `forward` computes y from x, `backward` computes dx from dy. All are arrays.
 
     `forward` keeps in attributes what `backward` needs. `backward` adds to the gradient of each parameter with
     `parameter.add_grad(g)`, and returns the gradient of each differentiable input: an array, or a tuple of arrays.

@@ -88,7 +88,7 @@ def unpack_single(arrays: tuple[Any, ...]) -> Any:
     in_dtype_of_model="has_model_dtype",
 )
 class DataGenerator:
-    """Mini-batches of x, or of x and y, or of x, y and weights. Each pass over it is one epoch.
+    """A data loader: mini-batches of x, or of x and y, or of x, y and weights. Each pass over it is one epoch.
 
     Parameters
     ----------

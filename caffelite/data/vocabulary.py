@@ -17,7 +17,7 @@ WORD = re.compile(r"\w+(?:['’]\w+)*")
 
 @rename_attributes(_places="_indices")
 class Vocabulary:
-    """The words, or characters, of texts as indices: 0 is padding, 1 unknown, 2 the most frequent word, and so on.
+    """A tokenizer: words, or characters, of texts as indices. 0 is padding, 1 unknown, 2 the most frequent, and so on.
 
         vocabulary = cl.Vocabulary(texts, size=5_000)
         words, lengths = vocabulary.encode(texts, length=100)     # (n, 100) and (n,), int64

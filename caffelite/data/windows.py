@@ -34,7 +34,7 @@ Rows = WindowRows  # its name in pickles of older versions
 
 
 class Windows:
-    """Windows of a series as rows: x has `length` values one after the other, y the `horizon` values that follow.
+    """Sliding windows of a time series: x has `length` values one after the other, y the `horizon` values that follow.
 
         windows = cl.Windows(series, length=24, horizon=6)
         training, validation = windows.split(0.2)

@@ -59,7 +59,7 @@ class Residual(Function, recordable=True, rowwise=True):
 
 
 class Parallel(Function, recordable=True, rowwise=True):
-    """Functions side by side, y = [f(x), g(x), …], their outputs concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
+    """Parallel branches, y = [f(x), g(x), …], whose outputs are concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
 
     Each gets x, or all inputs if there are several. Raise ValueError without Functions, and if the outputs differ
     along other axes.

@@ -19,7 +19,7 @@ __all__ = ["DropConnect", "Dropout"]
 
 
 class Dropout(Function, recordable=True, rowwise=True):
-    """In training y = m ∘ x and dx = m ∘ dy, with m = 0 with probability p, else 1 / (1 − p).  In inference y = x.
+    """Dropout: in training y = m ∘ x, dx = m ∘ dy; m = 0 with probability p, else 1 / (1 − p). In inference y = x.
 
     Each application in training draws another mask m. The mask depends on the layer's seed, on the number of masks
     before, and on the number of each element in C order (Philox counters). So backward draws it again instead of

@@ -73,7 +73,7 @@ class Embedding(Function, recordable=True, rowwise=True):
 
 
 class PositionalEncoding(Function, recordable=True, rowwise=True):
-    """Adds sines and cosines of its place p to each vector of a sequence,  y = x + P[p],  dx = dy:
+    """Positional encoding: adds sines and cosines of its place p to each vector of a sequence,  y = x + P[p],  dx = dy:
 
         P[p, 2i] = sin(p / 10000^(2i / size)),  P[p, 2i + 1] = cos(p / 10000^(2i / size))
 

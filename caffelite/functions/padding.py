@@ -124,7 +124,7 @@ def _reversed_slice(begin: int, end: int) -> slice:
 
 
 class Pad(PadAxes, recordable=True, rowwise=True):
-    """More elements around images (n, C, height, width) or series (n, C, length).
+    """Padding: more elements around images (n, C, height, width) or series (n, C, length).
 
     They are added along all axes from 2 on. `widths` is how many on each side, or a pair for each of these axes:
     `((top, bottom), (left, right))`. The new elements are

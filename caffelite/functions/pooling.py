@@ -93,7 +93,7 @@ class MaxPool(Pool, recordable=True, rowwise=True):
 
 
 class MaxPool1d(MaxPool, recordable=True, rowwise=True):
-    """y[i] = the largest element of window i of x, channel by channel; NaN if the window has one. x (n, C, L).
+    """Max pooling: y[i] = the largest element of window i of x, by channel; NaN if the window has one. x (n, C, L).
 
     dx = Σ dy over the windows in which the element is the largest: the first of equals, or the first NaN. Pads are
     never the largest. The windows have `kernel_size` elements and begin `stride` elements apart (default: side by
@@ -110,7 +110,7 @@ class MaxPool1d(MaxPool, recordable=True, rowwise=True):
 
 
 class MaxPool2d(MaxPool, recordable=True, rowwise=True):
-    """y[i, j] = the largest element of a window of x, channel by channel; NaN if the window has one. x (n, C, H, W).
+    """Max pooling: y[i, j] = the largest element of a window of x, by channel; NaN if it has one. x (n, C, H, W).
 
     As `MaxPool1d`, along rows and along columns: `kernel_size`, `stride` and `padding` are integers, or pairs for rows
     and columns. The first of equals is the first one row by row.
@@ -132,7 +132,7 @@ class AvgPool(Pool, recordable=True, rowwise=True):
 
 
 class AvgPool1d(AvgPool, recordable=True, rowwise=True):
-    """y[i] = the mean of window i of x, channel by channel, in which pads count as zeros. x (n, C, L).
+    """Average pooling: y[i] = the mean of window i of x, channel by channel; pads count as zeros. x (n, C, L).
 
     dx = Σ dy / kernel_size over the windows that an element is in. The windows are the same as in `MaxPool1d`.
     """
@@ -141,7 +141,7 @@ class AvgPool1d(AvgPool, recordable=True, rowwise=True):
 
 
 class AvgPool2d(AvgPool, recordable=True, rowwise=True):
-    """y[i, j] = the mean of a window of x, channel by channel, in which pads count as zeros. x (n, C, H, W).
+    """Average pooling: y[i, j] = the mean of a window of x, channel by channel; pads count as zeros. x (n, C, H, W).
 
     dx = Σ dy / (elements of a window) over the windows that an element is in. The windows are the same as in
     `MaxPool2d`.
@@ -207,7 +207,7 @@ class GlobalPool(Function):
 
 
 class GlobalAvgPool(GlobalPool, recordable=True, rowwise=True):
-    """y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
+    """Global average pooling: y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
 
     `axis`, one or a tuple, are other axes to take the mean over: `GlobalAvgPool(axis=1)` takes sequences (n, length,
     features), such as those from an Embedding, and y is (n, features).
@@ -224,7 +224,7 @@ class GlobalAvgPool(GlobalPool, recordable=True, rowwise=True):
 
 
 class GlobalMaxPool(GlobalPool, recordable=True, rowwise=True):
-    """y (n, C) = the largest element of x (n, C, …) in a channel; NaN if the channel has one.
+    """Global max pooling: y (n, C) = the largest element of x (n, C, …) in a channel; NaN if the channel has one.
 
     dx = dy where the element is the largest (the first of equals, or the first NaN), and 0 elsewhere. `axis` and errors
     are as in `GlobalAvgPool`.

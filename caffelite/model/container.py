@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.migration_hints import DefaultProperty
 from caffelite._support.moved_modules import rename_attributes
 from caffelite._support.reprs import init_arguments, init_signature, unstored_arguments
 from caffelite.core.function import Function, Shape
@@ -63,6 +64,11 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
         if not state.guards or not kernels.are_unchanged(state.guards):
             state.register(self)
         return state.functions
+
+    @DefaultProperty
+    def layers(self) -> list[Function]:
+        """Return the Functions in it: `functions` of a sequence, otherwise `children()`."""
+        return self.functions if self.is_sequence() else self.children()
 
     def parameters(self) -> list[Tensor]:
         """Return the parameters in order, W₁, b₁, W₂, b₂ …, each once; see `Function.parameters`."""

@@ -41,7 +41,7 @@ from caffelite.training.step import EvaluationStep
 
 @structure.register
 @foreign_attributes(
-    "add_loss compile layers load_weights partial_fit predict_proba save_weights score train_on_batch train_step"
+    "add_loss compile load_weights partial_fit predict_proba save_weights score train_on_batch train_step"
 )
 class Model(Container, recordable=True):
     """Functions in sequence, or any graph of them if you write `call`. A Model is a Function, so Models nest.

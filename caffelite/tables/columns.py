@@ -35,7 +35,7 @@ MIN_BIN_WIDTH = 1e-5  # the width of a bin, as a share of the distance of the qu
 
 @structure.register
 class Columns(Function, recordable=True, rowwise=True):
-    """The columns of a table as rows of features: numbers are standardized, each category has an Embedding.
+    """The input layer for a table (a data frame): it standardizes numbers, and each category has an Embedding.
 
         y = [(x − center) / scale, gaps, bins, W₁[c₁], W₂[c₂], …]
 

@@ -22,7 +22,7 @@ MAX_Z = 1e9  # of z, whose square is finite
 
 @structure.register
 class Splines(Columns, recordable=True, rowwise=True):
-    """The columns of a table as a sum of functions of one column each, with `size` outputs:
+    """An additive model (GAM) of a table: a sum of functions of one column each, with `size` outputs:
 
         y = b + Σⱼ sⱼ fⱼ(xⱼ) + Σⱼ sⱼ Wⱼ[cⱼ],    fⱼ(x) = z(x) vⱼ + Σₜ wⱼₜ codeₜ(x)
 

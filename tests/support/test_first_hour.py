@@ -35,6 +35,31 @@ def with_nan(*rows):
 MISTAKES = {
     # ---- losses ----
     "numbers for SoftmaxLoss": (lambda: fit(y=X[:, 0]), TypeError, "for numbers use cl.MSELoss()"),
+    "a column of numbers for SoftmaxLoss": (
+        lambda: fit(y=X[:, :1], layers=[cl.Linear(2, 1)]),
+        ValueError,
+        "; for numbers use cl.MSELoss()",
+    ),
+    "counts for SoftmaxLoss": (
+        lambda: fit(y=np.arange(200), layers=[cl.Linear(2, 1)]),
+        ValueError,
+        "and it has 1 (for numbers use cl.MSELoss(), for yes or no cl.SigmoidLoss())",
+    ),
+    "several labels for SoftmaxLoss": (
+        lambda: fit(y=np.ones((200, 2), np.float32)),
+        ValueError,
+        "sum up to 1; for yes or no in each output use cl.SigmoidLoss()",
+    ),
+    "numbers for SigmoidLoss": (
+        lambda: fit(y=X, loss=cl.SigmoidLoss()),
+        ValueError,
+        "0 … 1; for numbers use cl.MSELoss()",
+    ),
+    "labels for SigmoidLoss": (
+        lambda: fit(y=np.arange(200) % 3, layers=[cl.Linear(2, 1)], loss=cl.SigmoidLoss()),
+        ValueError,
+        "0 … 1; for labels of classes use cl.SoftmaxLoss()",
+    ),
     "labels for MSELoss": (lambda: fit(loss=cl.MSELoss()), ValueError, "for labels of classes use cl.SoftmaxLoss()"),
     "labels for MAELoss by hand": (
         lambda: cl.MAELoss()(TENSOR, np.array([0, 1])),
@@ -98,6 +123,7 @@ MISTAKES = {
     "maxima over positions": (lambda: cl.GlobalMaxPooling1D, AttributeError, "cl.GlobalMaxPool(axis=1)"),
     "iris": (lambda: cl.datasets.iris, AttributeError, "sklearn.datasets.load_iris(return_X_y=True)"),
     "load_iris": (lambda: cl.datasets.load_iris, AttributeError, "sklearn.datasets.load_iris(return_X_y=True)"),
+    "wine": (lambda: cl.datasets.wine, AttributeError, "sklearn.datasets.load_wine(return_X_y=True)"),
     "moons": (lambda: cl.datasets.moons, AttributeError, "sklearn.datasets.make_moons(noise=0.1)"),
     "make_moons": (lambda: cl.make_moons, AttributeError, "cl.datasets.spiral()"),
     # ---- typos ----
@@ -108,6 +134,17 @@ MISTAKES = {
     "an initializer's name": (lambda: cl.initializers.he_norml, AttributeError, "did you mean 'he_normal'?"),
     "a data set's name": (lambda: cl.datasets.digit, AttributeError, "did you mean 'digits'?"),
     "an augmentation's name": (lambda: cl.augment.rotat, AttributeError, "did you mean 'rotate'?"),
+    "an import of a layer": (lambda: exec("from caffelite import Linaer"), ImportError, "; did you mean 'Linear'?"),
+    "an import of Keras's": (
+        lambda: exec("from caffelite import Sequential"),
+        ImportError,
+        "cannot import name 'Sequential' from 'caffelite'; caffelite has cl.Model([…])",
+    ),
+    "an import of a callback": (
+        lambda: exec("from caffelite.callbacks import EarlyStoping"),
+        ImportError,
+        "from 'caffelite.callbacks'; did you mean 'EarlyStopping'?",
+    ),
     "a metric's name": (lambda: cl.metrics.acuracy, AttributeError, "did you mean 'accuracy'?"),
 }
 

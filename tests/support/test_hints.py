@@ -1,6 +1,7 @@
 """What caffelite says of the names that Keras and PyTorch have."""
 
 import inspect
+import pickle
 import re
 import subprocess
 import sys
@@ -22,7 +23,7 @@ X, Y = np.ones((4, 3), "float32"), np.array([0, 1, 1, 0])
     ("name", "here"),
     [
         ("Dense", "cl.Linear"),
-        ("CrossEntropyLoss", "cl.SoftmaxLoss"),
+        ("SparseCategoricalCrossentropy", "cl.SoftmaxLoss"),
         ("BCEWithLogitsLoss", "cl.SigmoidLoss"),
         ("BCELoss", "cl.SigmoidLoss"),
         ("NLLLoss", "cl.SoftmaxLoss"),
@@ -188,7 +189,6 @@ def test_signatures_are_those_that_were_written(kind):
         ("set_weights", "load_state_dict"),
         ("save_weights", "save"),
         ("load_weights", "load"),
-        ("layers", "functions"),
         ("count_params", "p.size"),
         ("train_on_batch", "backward"),
         ("add_loss", "cl.Penalized"),
@@ -266,3 +266,50 @@ def test_an_error_of_arguments_passes_through_a_method_that_was_patched(monkeypa
     model = cl.Model([cl.Linear(2, 3)])
     with pytest.raises(TypeError, match="unexpected keyword argument 'los'; did you mean 'loss'"):
         model.fit([[1.0, 2.0]], [0], los=cl.SoftmaxLoss())
+
+
+# ---- second names ----------------------------------------------------------------------------------------------------
+
+
+def test_the_cross_entropy_loss_is_the_softmax_loss_and_prints_itself_as_this():
+    loss = cl.CrossEntropyLoss(ignore=0)
+    assert "CrossEntropyLoss" in dir(cl)
+    assert repr(loss) == repr(pickle.loads(pickle.dumps(loss))) == "SoftmaxLoss(ignore=0)"
+    assert type(pickle.loads(pickle.dumps(loss))) is cl.SoftmaxLoss is cl.functions.losses.CrossEntropyLoss
+
+
+class Stack(cl.Model):
+    def __init__(self):
+        super().__init__(seed=0)
+        self.first, self.second = cl.Linear(3, 4), cl.Linear(4, 2)
+
+    def call(self, x):
+        return self.second(self.first(x).relu())
+
+
+class LayerDict(cl.Model):
+    def __init__(self):
+        super().__init__(seed=0)
+        self.layers = {"first": cl.Linear(3, 2)}
+
+    def call(self, x):
+        return self.layers["first"](x)
+
+
+def test_the_layers_of_a_model_are_its_functions():
+    model = cl.Model([cl.Linear(3, 2), cl.ReLU()], seed=0)
+    assert model.layers is model.functions
+    assert cl.Model.layers.__doc__.startswith("Return the Functions in it")
+    stack = Stack()
+    assert stack.layers == [stack.first, stack.second]
+    assert "layers" not in model.state_dict()
+    assert "layers" not in repr(model)
+
+
+def test_a_model_may_have_layers_of_its_own(tmp_path):
+    model = LayerDict()
+    model.save(tmp_path / "model.safetensors")
+    assert [*model.named_parameters()] == ["layers.first.weight", "layers.first.bias"]
+    for same in (pickle.loads(pickle.dumps(model)), LayerDict().load(tmp_path / "model.safetensors")):
+        np.testing.assert_array_equal(same.predict(X), model.predict(X))
+        assert [*same.layers] == ["first"]

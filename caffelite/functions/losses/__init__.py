@@ -1,12 +1,13 @@
 """The losses: for classes, for numbers, for distributions, of a function, and of several outputs."""
 
 from caffelite.functions.losses.base import Penalized
-from caffelite.functions.losses.classification import FocalLoss, HingeLoss, SigmoidLoss, SoftmaxLoss
+from caffelite.functions.losses.classification import CrossEntropyLoss, FocalLoss, HingeLoss, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.losses.likelihood import GaussianLoss, PoissonLoss, QuantileLoss
 from caffelite.functions.losses.multi_output import Losses
 from caffelite.functions.losses.regression import HuberLoss, MAELoss, MSELoss
 
 __all__ = [
+    "CrossEntropyLoss",
     "FocalLoss",
     "GaussianLoss",
     "HingeLoss",

@@ -155,7 +155,7 @@ class PointwiseLoss(Loss, recordable=True):
 
 @rename_attributes(penalized="penalized_parameters")
 class Penalized(Function, recordable=True):
-    """A loss and a penalty of parameters:  y = loss + l1 Σ |w| + l2 Σ w² / 2,  dw = dy (l1 sign(w) + l2 w).
+    """A loss with L1 or L2 regularization:  y = loss + l1 Σ |w| + l2 Σ w² / 2,  dw = dy (l1 sign(w) + l2 w).
 
     `value` and `weight` belong to the loss without the penalty.
     """

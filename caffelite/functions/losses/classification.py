@@ -22,7 +22,7 @@ from caffelite.functions.losses.targets import (
     check_scores_shape,
 )
 
-__all__ = ["FocalLoss", "HingeLoss", "SigmoidLoss", "SoftmaxLoss"]
+__all__ = ["CrossEntropyLoss", "FocalLoss", "HingeLoss", "SigmoidLoss", "SoftmaxLoss"]
 
 
 class LabelLoss(Loss, recordable=True):
@@ -41,12 +41,13 @@ class LabelLoss(Loss, recordable=True):
 
 
 class SoftmaxLoss(LabelLoss, recordable=True):
-    """Softmax and the mean negative log-likelihood of the labels (cross-entropy), fused:
+    """The cross-entropy loss for classes: softmax and the mean negative log-likelihood of the labels, fused:
 
         p = softmax(s),  y = −mean log p[i, label i],  ds = dy (p − onehot) / n
 
-    Scores s are (n, C) and unnormalised. Targets are (n,) integers in 0 … C − 1. `probabilities` (n, C) are the last
-    forward's. Bad labels raise ValueError or TypeError, naming the first bad row and the allowed range.
+    Scores s are (n, C) and unnormalised (logits). Targets are (n,) integers in 0 … C − 1. `probabilities` (n, C) are
+    the last forward's. Bad labels raise ValueError or TypeError, naming the first bad row and the allowed range.
+    `cl.CrossEntropyLoss` is another name of this class.
 
     Scores may be (n, …, C) with labels (n, …). The mean is then over the labels, each with the weight of its row.
     Labels equal to `ignore` do not count. If all labels are, `forward` raises ValueError.
@@ -103,8 +104,11 @@ class SoftmaxLoss(LabelLoss, recordable=True):
         return f"SoftmaxLoss({', '.join(arguments)})"
 
 
+CrossEntropyLoss = SoftmaxLoss  # the name that most learners know
+
+
 class FocalLoss(LabelLoss, recordable=True):
-    """The softmax loss, with less weight for well classified rows:  y = −mean (1 − q)ᵞ log q,  q = p[label].
+    """The focal loss: cross-entropy with less weight for well classified rows,  y = −mean (1 − q)ᵞ log q, q = p[label].
 
     p = softmax(s). ds = dy f (p − onehot) / n,  f = (1 − q)ᵞ − γ q (1 − q)^(γ−1) log q. With γ = 0 it is `SoftmaxLoss`.
     Scores s (n, …, C), labels (n, …) integers in 0 … C − 1. Bad labels raise as for `SoftmaxLoss`, γ below 0 raises
@@ -138,7 +142,7 @@ class FocalLoss(LabelLoss, recordable=True):
 
 
 class HingeLoss(LabelLoss, recordable=True):
-    """The hinge of several classes, yᵢ = Σⱼ max(0, sᵢⱼ − sᵢ,label + margin) over the other classes j, and their mean.
+    """The multi-class hinge loss, the mean of yᵢ = Σⱼ max(0, sᵢⱼ − sᵢ,label + margin) over the other classes j.
 
     dsᵢⱼ = dy / n if sᵢⱼ − sᵢ,label + margin > 0, else 0;  dsᵢ,label = −Σⱼ dsᵢⱼ. Scores s (n, C), labels (n,) integers
     in 0 … C − 1. Bad labels raise as for `SoftmaxLoss`.
@@ -161,7 +165,7 @@ class HingeLoss(LabelLoss, recordable=True):
 
 
 class SigmoidLoss(PointwiseLoss, recordable=True):
-    """Sigmoid and binary cross-entropy, fused:  y = mean −w t log p − (1 − t) log(1 − p),  p = sigmoid(s).
+    """The binary cross-entropy loss, from scores:  y = mean −w t log p − (1 − t) log(1 − p),  p = sigmoid(s).
 
     ds = dy ((1 + (w − 1) t) p − w t) / (n k) for n rows of k elements. Scores s have any shape (n, …). Targets t have
     the same shape, with values 0 … 1 (also bools and integers). For scores (n, 1) they may be (n,). w is `pos_weight`,

@@ -18,7 +18,7 @@ __all__ = ["GaussianLoss", "PoissonLoss", "QuantileLoss"]
 
 
 class QuantileLoss(Loss, recordable=True):
-    """The pinball loss of quantiles q:  y = mean (q d if d ≥ 0, else (q − 1) d),  d = t − s.
+    """The quantile or pinball loss, of quantiles q:  y = mean (q d if d ≥ 0, else (q − 1) d),  d = t − s.
 
     Output sᵢⱼ becomes the quantile qⱼ of the targets: a share qⱼ of them is below it. Outputs s are (n, k) for k
     quantiles, targets t are (n,) or (n, 1), and the mean is over rows and quantiles. A row may have several targets,
@@ -68,7 +68,7 @@ class QuantileLoss(Loss, recordable=True):
 
 
 class PoissonLoss(PointwiseLoss, recordable=True):
-    """The loss of counts with expected values exp(s):  y = mean (exp(s) − t s),  ds = dy (exp(s) − t) / (n k).
+    """The Poisson loss of counts with expected values exp(s):  y = mean (exp(s) − t s),  ds = dy (exp(s) − t) / (n k).
 
     This is the negative log-likelihood of a Poisson distribution without log t!, which does not depend on s. Scores s
     are the logarithms of the expected counts. They have any shape (n, …) with k elements in a row. Targets t have the
@@ -88,7 +88,7 @@ class PoissonLoss(PointwiseLoss, recordable=True):
 
 
 class GaussianLoss(Loss, recordable=True):
-    """The loss of a mean μ and a log variance v for each target t:  y = mean (v + (t − μ)² exp(−v)) / 2.
+    """The Gaussian loss of a mean μ and a log variance v for each target t:  y = mean (v + (t − μ)² exp(−v)) / 2.
 
     This is the negative log-likelihood of a normal distribution without the constant log(2π) / 2. Outputs are (n, 2 k):
     k means, and then k log variances. Targets t are (n, k); (n,) also for k = 1.

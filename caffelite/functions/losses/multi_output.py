@@ -43,7 +43,7 @@ def _scale(x: np.ndarray, weight: float) -> np.ndarray:
 
 
 class Losses(Function, recordable=True):
-    """A loss for each output of a model and its target:  y = Σ wᵢ lᵢ(outputᵢ, targetᵢ),  doutputᵢ = wᵢ dlᵢ.
+    """A multi-task loss, one loss for each output and its target:  y = Σ wᵢ lᵢ(outputᵢ, targetᵢ),  doutputᵢ = wᵢ dlᵢ.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ class MAELoss(PointwiseLoss, recordable=True):
 
 
 class HuberLoss(PointwiseLoss, recordable=True):
-    """Squared near 0, absolute beyond: the mean of d²/2, d = s − t, or of delta (|d| − delta/2) if |d| > delta.
+    """The Huber or smooth L1 loss: the mean of d²/2, d = s − t, or of delta (|d| − delta/2) if |d| > delta.
 
     ds = dy clip(d, −delta, delta) / (n k) for n rows of k elements. Scores s of any shape (n, …), targets t of the
     same; (n,) also for scores (n, 1). delta is above 0.

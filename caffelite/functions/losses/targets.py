@@ -106,6 +106,7 @@ def _raise_bad_label(
         hint = "; do they begin at 1? y - 1"
     elif first >= 0:
         hint = f"; for labels up to {last}, the model needs {last + 1} outputs, and it has {classes}"
+        hint += " (for numbers use cl.MSELoss(), for yes or no cl.SigmoidLoss())" if classes == 1 else ""
     raise ValueError(f"label {label} in row {place[0]}{where} is not one of the classes 0 … {classes - 1}{hint}")
 
 
@@ -148,10 +149,17 @@ def _raise_bad_row(largest: float, tolerance: float, targets: np.ndarray) -> Non
         sums = targets.sum(axis=1, dtype=np.float64)
         rows = bad.any(axis=1) | ~(abs(sums - 1) <= tolerance)
     row = int(rows.argmax())
+    hint = "; for numbers use cl.MSELoss()" if np.isfinite(targets).all() else ""
+    if largest == 1 and hint and (targets == np.trunc(targets)).all():
+        hint = "; for labels of classes use cl.SoftmaxLoss()"
+    elif ((targets == 0) | (targets == 1)).all():
+        hint = "; for yes or no in each output use cl.SigmoidLoss()"
     if bad[row].any():
         value = targets[row, bad[row].argmax()]
-        raise ValueError(f"target {value!s} in row {row} is not one of the probabilities, 0 … 1")
-    raise ValueError(f"the targets in row {row} sum up to {sums[row]:.6g}: probabilities of all classes sum up to 1")
+        raise ValueError(f"target {value!s} in row {row} is not one of the probabilities, 0 … 1{hint}")
+    raise ValueError(
+        f"the targets in row {row} sum up to {sums[row]:.6g}: probabilities of all classes sum up to 1{hint}"
+    )
 
 
 # ---- numbers --------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from caffelite.training.history import History
 
 @rename_attributes(_done="_step")
 class Each:
-    """Calls `f(step, training)` after every `steps` steps: `Each(100, lambda step, training: print(step))`.
+    """A callback for every n steps: `Each(100, lambda step, training: print(step))` prints 100, 200, 300 and so on.
 
     `step` is the number of steps so far. The count goes on over the epochs, and if the training continues from a
     checkpoint. `training` is a `Training`. After the last step of an epoch, its history already has this epoch. There
