@@ -157,7 +157,7 @@ ATTRIBUTES = {
     "add_loss": "cl.Penalized(loss, parameters, l2=…), or a loss of your own",
     "eval": "no modes to set: predict and evaluate compute as after eval(), and `with cl.inference(): model(x)` does",
     "train": "no modes to set: fit and model(x) compute as after train(), except in `with cl.inference():`",
-    "predict_proba": "loss.link(model.predict(x)), such as cl.SoftmaxLoss().link(scores)",
+    "predict_proba probabilities": "loss.link(model.predict(x)), such as cl.SoftmaxLoss().link(scores)",
     "score": 'evaluate(x, y, loss=loss, metrics=["accuracy"])',
     "partial_fit": "fit again with the same optimizer, which continues the training",
     "trainable_variables trainable_weights variables": "parameters(), and named_parameters(), a dict",

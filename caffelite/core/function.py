@@ -37,8 +37,8 @@ from caffelite.core.tensor import Tensor
 
 
 @foreign_attributes(
-    "apply count_params cpu cuda eval get_weights modules named_modules requires_grad_ set_weights to "
-    "train trainable_variables trainable_weights variables"
+    "apply count_params cpu cuda eval get_weights modules named_modules probabilities requires_grad_ "
+    "set_weights to train trainable_variables trainable_weights variables"
 )
 class Function(ABC):
     """A layer or another operator: `forward` computes y from x, `backward` computes dx from dy. All are arrays.

@@ -112,6 +112,8 @@ MISTAKES = {
     "history.history": (lambda: HISTORY.history, AttributeError, "history['loss']"),
     "history.acuracy": (lambda: HISTORY.acuracy, AttributeError, "did you mean 'accuracy'?"),
     "predict_proba": (lambda: MODEL.predict_proba(X), AttributeError, "caffelite has loss.link(model.predict(x))"),
+    "probabilities": (lambda: MODEL.probabilities(X), AttributeError, "caffelite has loss.link(model.predict(x))"),
+    "loss.probabilities": (lambda: cl.SigmoidLoss().probabilities(X), AttributeError, "caffelite has loss.link(model"),
     "eval": (lambda: MODEL.eval(), AttributeError, "caffelite has no modes to set: predict and evaluate"),
     "train": (lambda: MODEL.train(), AttributeError, "caffelite has no modes to set: fit"),
     "eval of a layer": (lambda: MODEL[0].eval(), AttributeError, "'Linear' object has no attribute 'eval'; caffelite"),
