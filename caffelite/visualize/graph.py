@@ -25,8 +25,8 @@ from caffelite.core.autograd import topological_order
 from caffelite.core.modes import mode, record_graph
 from caffelite.core.tensor import Tensor
 
-LETTER, MAX_LABEL = 7.3, 48  # the width of a letter of 12 pixels' height; how many a label has at most
-MIN_HEIGHT, LINE_HEIGHT = 42, 16  # pixels of a box at least, which has room for two lines, and of a line
+LETTER, MAX_LABEL = 8.5, 48  # the width of a letter of 14 pixels' height; how many a label has at most
+MIN_HEIGHT, LINE_HEIGHT = 50, 18  # pixels of a box at least, which has room for two lines, and of a line
 GAP, MARGIN = 34, 8  # between rows, and around the drawing
 COLUMN_GAP, PORT_GAP = 16, 14  # between boxes in a row, and between arrows that end at one box
 
@@ -77,7 +77,7 @@ class Box:
         self.lines = lines
         lengths = [sum([len(text) for text, _ in line]) for line in lines]
         self.width = 24 + LETTER * max(lengths) if lines else 4
-        self.height = max(MIN_HEIGHT, LINE_HEIGHT * len(lines) + 10) if lines else 0
+        self.height = max(MIN_HEIGHT, LINE_HEIGHT * len(lines) + 14) if lines else 0
 
 
 def graph(tensor: Tensor) -> SVG:
@@ -214,8 +214,8 @@ def _render(rows: list[list[Box]], legend: Sequence[Piece]) -> SVG:
             rectangle = f'x="{node.x - half:.1f}" y="{top}" width="{2 * half:.1f}" height="{node.height}"'
             boxes.append(f"<rect {rectangle} {STYLES[node.kind]}/>")
         for i, line in enumerate(node.lines):
-            y = top + node.height / 2 + 12 + LINE_HEIGHT * i - LINE_HEIGHT / 2 * len(node.lines)
-            boxes.append(text(node.x, y, line))
+            y = top + node.height / 2 + 14 + LINE_HEIGHT * i - LINE_HEIGHT / 2 * len(node.lines)
+            boxes.append(text(node.x, y, line, "" if i else ' font-weight="bold"'))
     nodes = [node for row in rows for node in row]
     left = min(node.x - node.width / 2 for node in nodes) - MARGIN
     width = max(node.x + node.width / 2 for node in nodes) + MARGIN - left
@@ -229,9 +229,9 @@ def _render(rows: list[list[Box]], legend: Sequence[Piece]) -> SVG:
         height += GAP
     view = f"{left:.1f} {upper} {width:.1f} {height}"
     size = f'width="{width:.0f}" height="{height}" style="{FIT_STYLE}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}">'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="graph" {size} viewBox="{view}">'
     grey = '<g fill="none" stroke="#808080" stroke-width="1.4" stroke-linejoin="round">'
-    dark = '<g font-family="monospace" font-size="12" text-anchor="middle" fill="#222222">'
+    dark = '<g font-family="monospace" font-size="14" text-anchor="middle" fill="#222222">'
     return SVG("\n".join([head, grey, *arrows, "</g>", dark, *boxes, "</g>", "</svg>", ""]))
 
 

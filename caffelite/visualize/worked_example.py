@@ -109,7 +109,8 @@ def _draw(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets:
             if values is not None:
                 box.write([[(name, "")], *_value_lines(values, FORWARD_COLOUR)])
         else:
-            box.write([*box.lines, *_value_lines(box.tensors[0].data, FORWARD_COLOUR), *_gradient_lines(box)])
+            x = box.tensors[0]  # the colour of the box says that it requires a gradient
+            box.write([box.lines[0], [(str(x.shape), "")], *_value_lines(x.data, FORWARD_COLOUR), *_gradient_lines(box)])
     legend = [("forward", FORWARD_COLOUR)] + [("back: gradients of the loss", BACKWARD_COLOUR)] * (loss is not None)
     return draw_boxes(boxes, legend)
 
@@ -155,4 +156,5 @@ def _value_lines(array: Any, colour: str, prefix: str = "") -> list[list[Piece]]
         lines = [f"[{' '.join([format_number(x) for x in row.tolist()])}]" for row in rows]
         return [[((prefix if i == 0 else " " * len(prefix)) + line, colour)] for i, line in enumerate(lines)]
     smallest, largest = format_number(numbers.min().item()), format_number(numbers.max().item())
-    return [[(f"{prefix}{numbers.size:,} numbers, {smallest} … {largest}", colour)]]
+    count = prefix or f"{numbers.size:,} numbers, "  # a gradient has as many as its box
+    return [[(f"{count}{smallest} … {largest}", colour)]]

@@ -65,7 +65,8 @@ def test_the_numbers_equal_predict_and_backward(dtype):
     np.testing.assert_allclose(scores, model.predict(X[4:5])[0], rtol=5e-3)
     assert box(svg, "SoftmaxLoss()")[2].endswith(f"= {format_number(value.item())}")
     assert box(svg, "target") == ["target", str(Y[4])]
-    assert box(svg, "x")[2:] == [
+    assert box(svg, "x")[1:] == [
+        "(1, 2)",
         f"[{' '.join([format_number(a) for a in X[4].astype(dtype).tolist()])}]",
         f"gradient [{' '.join([format_number(a) for a in x.grad[0].tolist()])}]",
     ]
@@ -143,6 +144,7 @@ def test_many_numbers_are_shown_by_their_count_and_their_ends():
     ends = f"200 numbers, {format_number(weight.min().item())} … {format_number(weight.max().item())}"
     assert boxes(svg)[1][2] == ends
     assert box(svg, "ReLU()")[2].startswith("100 numbers, 0 … ")
+    assert re.fullmatch(r"gradient −[\d.]+ … [\d.]+", box(svg, "ReLU()")[3])  # their number stands above
     assert "max(" not in svg
 
 
