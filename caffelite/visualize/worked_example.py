@@ -109,8 +109,9 @@ def _draw(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets:
             if values is not None:
                 box.write([[(name, "")], *_value_lines(values, FORWARD_COLOUR)])
         else:
-            x = box.tensors[0]  # the colour of the box says that it requires a gradient
-            box.write([box.lines[0], [(str(x.shape), "")], *_value_lines(x.data, FORWARD_COLOUR), *_gradient_lines(box)])
+            values = box.tensors[0].data  # the colour of the box says whether it has a gradient
+            lines = [box.lines[0], [(str(values.shape), "")], *_value_lines(values, FORWARD_COLOUR)]
+            box.write([*lines, *_gradient_lines(box)])
     legend = [("forward", FORWARD_COLOUR)] + [("back: gradients of the loss", BACKWARD_COLOUR)] * (loss is not None)
     return draw_boxes(boxes, legend)
 
