@@ -198,14 +198,14 @@ def test_the_classroom_keeps_wheels_for_other_pythons_and_lists_them(build, tmp_
     (tmp_path / "wheels").mkdir()
     old = [
         "caffelite-0.1.0-cp312-cp312-manylinux_2_28_x86_64.whl",
-        "caffelite-0.2.0-cp311-cp311-manylinux_2_28_x86_64.whl",
-        "caffelite-0.2.0-cp312-cp312-manylinux_2_28_x86_64.whl",
-        "caffelite-0.2.0-cp311-cp311-manylinux_2_28_aarch64.whl",
+        "caffelite-0.3.0-cp311-cp311-manylinux_2_28_x86_64.whl",
+        "caffelite-0.3.0-cp312-cp312-manylinux_2_28_x86_64.whl",
+        "caffelite-0.3.0-cp311-cp311-manylinux_2_28_aarch64.whl",
         "numpy-2.0.0-cp311-cp311-manylinux_2_28_x86_64.whl",
     ]
     for name in old:
         (tmp_path / "wheels" / name).touch()
-    new = "caffelite-0.2.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
+    new = "caffelite-0.3.0-cp311-cp311-manylinux_2_27_x86_64.manylinux_2_28_x86_64.whl"
     classroom.remove_outdated(tmp_path / "wheels", Path(new))
     assert {path.name for path in (tmp_path / "wheels").iterdir()} == set(old[2:])
     classroom.make_rest(tmp_path)

@@ -24,5 +24,5 @@ caffelite_info = ModelInfo(
     model_cls=CaffeliteModel,
     search_space=gen_caffelite,
     method_metadata=caffelite_method_metadata,
-    pip_extra=("caffelite[sklearn,frames]==0.2.0",),
+    pip_extra=("caffelite[sklearn,frames]==0.3.0",),
 )
