@@ -29,6 +29,7 @@ extensions += [
     "notebooks",
     "playground",
     "links",
+    "assets",
 ]
 exclude_patterns = ["_build", "_notebooks"]
 

@@ -21,7 +21,9 @@ async function openNet(bytes, name) {
 /** Put a net with its `controls` and pictures in the place of what a reader without WebAssembly sees. */
 async function showNet(name, controls, pictures) {
   const box = document.querySelector(`[data-net="${name}"]`);
-  const net = await openNet(Uint8Array.from(atob(box.dataset.wasm), (c) => c.charCodeAt(0)), name);
+  const file = new Blob([Uint8Array.from(atob(box.dataset.wasm), (c) => c.charCodeAt(0))]);
+  const wasm = new Response(file.stream().pipeThrough(new DecompressionStream("deflate-raw")));
+  const net = await openNet(await wasm.arrayBuffer(), name);
   box.innerHTML = `<p class="bar"><button></button> <button>Begin again</button> ${controls}<br><span></span></p>${pictures}`;
   return [net, box];
 }
