@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite._support.text_table import shorten
+from caffelite.core.tensor import Tensor
 from caffelite.data.conversion import as_inputs, as_targets, name_targets
 from caffelite.data.generator import Batch, DataGenerator, unpack_single
 from caffelite.functions import Conv2d, Linear
@@ -30,6 +31,7 @@ MAX_MISTAKES = 18  # mistakes
 FILTERS = 64
 MAX_PIXELS = 128  # pixels of an image
 PARAMETERS = 100  # lines of the tables
+MAX_MATRICES = 6  # parameters that are drawn
 REPLAYS = 20  # of a step, to time its kernels
 
 
@@ -106,12 +108,14 @@ def layers(view: TrainingView) -> dict[str, Any]:
     lr = None if view.optimizer is None else view.optimizer.lr
     rows = []
     parameters = view.model.named_parameters()
+    labels = {p: label for label, p in label_matrices(view.model).items()}
     for name, p in [*parameters.items()][:PARAMETERS]:
         weight, gradient = _rms(p.data), _rms(p.grad)
         ratio = lr * gradient / weight if lr is not None and weight and not math.isnan(gradient) else math.nan
         rows.append(
             {
                 "name": name,
+                "label": labels.get(p),
                 "shape": list(p.shape),
                 "size": weight,
                 "gradient": gradient,
@@ -120,6 +124,19 @@ def layers(view: TrainingView) -> dict[str, Any]:
             }
         )
     return {"rows": rows, "left_out": max(0, len(parameters) - PARAMETERS)}
+
+
+def label_matrices(model: Any) -> dict[str, Tensor]:
+    """Return parameters with two or more axes by their layers, `0 Conv2d`: MAX_MATRICES at most, evenly spread."""
+    matrices = [(name, p) for name, p in model.named_parameters().items() if len(p.shape) > 1]
+    if len(matrices) > MAX_MATRICES:
+        matrices = [matrices[i * (len(matrices) - 1) // (MAX_MATRICES - 1)] for i in range(MAX_MATRICES)]
+    kinds, labels = {path: type(function).__name__ for path, function in model._walk()}, {}
+    for name, p in matrices:
+        path, _, own_name = name.rpartition(".")
+        words = (path, kinds.get(path, ""), "" if own_name == "weight" else own_name)
+        labels[" ".join(filter(None, words))] = p
+    return labels
 
 
 def _rms(array: Any) -> float:

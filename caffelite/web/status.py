@@ -12,7 +12,6 @@ import numpy as np
 from caffelite.web.curves import Curve
 from caffelite.web.log import Log
 
-MAX_SIZES = 12  # parameters whose sizes are drawn
 PAGE_BYTES = mmap.PAGESIZE  # bytes of a page of memory
 MAX_CHANGES = 50  # of the rate, that are marked
 
@@ -36,7 +35,7 @@ class Status:
         self._extra_curves = {name: Curve() for name in ("loss of the last steps", "learning rate", "steps per second")}
         self.log = Log()
         self.rate_changes: list[int] = []  # the steps at which a page has set the rate
-        self._sizes: dict[str, tuple[Curve, Curve]] = {}  # of a parameter and of its gradient, by the parameter's name
+        self._sizes: dict[str, tuple[Curve, Curve]] = {}  # of a parameter and of its gradient, by its label
         self._last_update = (0, 0.0, 0, math.nan)  # steps, seconds, epochs, loss so far
         self._steps_per_second = math.nan  # since the last update
         self._last_clocks, self._cores = (time.monotonic(), time.process_time()), math.nan
@@ -95,12 +94,11 @@ class Status:
             self._seen_epochs, self._epoch_start = history.epochs, int(last_steps[-1])
 
     def add_sizes(self, layers: dict[str, Any]) -> None:
-        """Append the sizes that `snapshots.layers` has found, of some parameters with two or more axes."""
-        rows = [row for row in layers.get("rows", ()) if len(row["shape"]) > 1]
-        if len(rows) > MAX_SIZES:  # evenly spread
-            rows = [rows[i * (len(rows) - 1) // (MAX_SIZES - 1)] for i in range(MAX_SIZES)]
-        for row in rows:
-            weights, gradients = self._sizes.setdefault(row["name"], (Curve(), Curve()))
+        """Append the sizes that `snapshots.layers` has found, of the parameters that it has labels for."""
+        for row in layers.get("rows", ()):
+            if row["label"] is None:
+                continue
+            weights, gradients = self._sizes.setdefault(row["label"], (Curve(), Curve()))
             weights.extend([self.place], [row["size"]])
             gradients.extend([self.place], [row["gradient"]])
 

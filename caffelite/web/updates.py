@@ -17,6 +17,7 @@ from typing import Any
 
 from caffelite._support.warnings import warn
 from caffelite.web import snapshots, text
+from caffelite.web.histograms import Histograms
 from caffelite.web.runs import STALE_AFTER, Runs
 from caffelite.web.server import Channel, encode_message
 from caffelite.web.status import Status
@@ -37,6 +38,7 @@ PARTS: dict[str, Callable[[snapshots.TrainingView], dict[str, Any] | None]] = {
     "mistakes": snapshots.mistakes,
     "attention": text.attention,
 }
+STATEFUL_PARTS = ("text", "histograms")  # parts that add to what they have made before
 PREDICTIONS = ("regions", "mistakes", "text", "attention")
 
 
@@ -62,7 +64,7 @@ class Updates:
     def __init__(self, training: Any, status: Status, runs: Runs) -> None:
         self.training, self.status, self.runs = training, status, runs
         self.view = snapshots.TrainingView(training)
-        self.text_sampler = text.TextSampler(self.view)
+        self.text_sampler, self.histograms = text.TextSampler(self.view), Histograms(self.view)
         self.had_page = False  # whether a page has ever been open
         self.has_warned = False  # that the run is not kept
         self.wake_event = threading.Event()  # set when a page joins or asks for something
@@ -79,7 +81,7 @@ class Updates:
         frequent = ("status", "layers", "regions", "text")
         self._parts = {
             name: Part(TIME_SHARE, FAST_INTERVAL if name in frequent else SLOW_INTERVAL)
-            for name in ("status", *PARTS, "text", "runs")
+            for name in ("status", *PARTS, *STATEFUL_PARTS, "runs")
         }
         self._parts["text"].share = TEXT_SHARE
         # Without a longest interval, the run would seem to have stopped.
@@ -120,7 +122,7 @@ class Updates:
             return
         self._make("status", self._make_status, now, budget)
         self.send()
-        for name in (*PARTS, "text"):
+        for name in (*PARTS, *STATEFUL_PARTS):
             if self.wake_event.is_set() and not is_over:
                 budget = 0.0
             if self._parts[name].is_made or self._has_time_for(name, budget):
@@ -172,8 +174,10 @@ class Updates:
     def _make_picture(self, name: str, budget: float) -> dict[str, Any] | None:
         """Read a picture. Predictions use the averaged weights, if there are any, as held-out results do."""
         with self.training.averaged_weights() if name in PREDICTIONS else nullcontext():
+            self.view.place = self.status.place
+            if name == "histograms":
+                return self.histograms.message()
             if name == "text":
-                self.view.place = self.status.place
                 return self.text_sampler.write(max(budget, text.WRITING_SECONDS))
             return PARTS[name](self.view)
 

@@ -4,6 +4,7 @@ import { colour, formatNumber } from "./charts.js";
 import { download, make } from "./page.js";
 
 const MIN_DRAG = 8; // pixels from which on the pointer marks a range
+const DOUBLE_TAP = 350; // milliseconds between two taps, at most
 
 /** Add the tools. `onZoom(range)` gets a range of x, or null for all; it zooms this chart and those beside it. */
 export function addTools(chart, onZoom) {
@@ -12,6 +13,7 @@ export function addTools(chart, onZoom) {
   const csv = make("button", { "aria-label": `${chart.title} as CSV`, onclick: () => saveNumbers(chart) }, "CSV");
   chart.figure.querySelector("figcaption").append(make("span", { className: "tools" }, whole, png, csv));
   addDrag(chart, onZoom);
+  addPinch(chart, onZoom);
   chart.canvas.addEventListener("dblclick", () => onZoom(null));
   chart.canvas.addEventListener("keydown", ({ key }) => {
     if (key === "Escape") onZoom(null);
@@ -19,7 +21,7 @@ export function addTools(chart, onZoom) {
   });
 }
 
-/** Mark a range with the mouse. A finger moves the cursor, as before. */
+/** Mark a range with the mouse. */
 function addDrag(chart, onZoom) {
   const { canvas } = chart;
   let start = null;
@@ -45,11 +47,48 @@ function addDrag(chart, onZoom) {
   });
 }
 
+/** Zoom by two fingers: the steps under them stay there. One moves the cursor or scrolls; a double tap shows all steps. */
+function addPinch(chart, onZoom) {
+  const { canvas } = chart, fingers = new Map(); // where each is
+  const places = () => [...fingers.values()].sort((a, b) => a - b);
+  let steps = null, lastTap = null;
+  canvas.addEventListener("pointerdown", ({ pointerType, pointerId, offsetX, timeStamp }) => {
+    if (pointerType !== "touch" || !chart.range) return;
+    fingers.set(pointerId, offsetX);
+    steps = fingers.size === 2 ? places().map((at) => chart.xAt(at)) : null;
+    const isDouble = fingers.size === 1 && lastTap && timeStamp - lastTap.time < DOUBLE_TAP && Math.abs(offsetX - lastTap.at) < 4 * MIN_DRAG;
+    if (isDouble) onZoom(null);
+    lastTap = fingers.size === 1 && !isDouble ? { time: timeStamp, at: offsetX } : null;
+  });
+  canvas.addEventListener("pointermove", ({ pointerId, offsetX }) => {
+    if (!fingers.has(pointerId)) return;
+    fingers.set(pointerId, offsetX);
+    if (!steps) return;
+    chart.setCursor(null);
+    const [from, to] = places();
+    if (to - from >= MIN_DRAG && steps[1] > steps[0]) onZoom(limitRange(chart, chart.rangeAt(steps, [from, to])));
+  });
+  for (const kind of ["pointerup", "pointercancel"]) {
+    canvas.addEventListener(kind, ({ pointerId }) => {
+      if (fingers.delete(pointerId)) steps = null;
+    });
+  }
+  for (const kind of ["touchstart", "touchmove"]) { // the page scrolls by one finger, not by two
+    canvas.addEventListener(kind, (event) => event.touches.length > 1 && event.cancelable && event.preventDefault(), { passive: false });
+  }
+}
+
 /** The range around the cursor, or the middle, that is so many times as wide; null if it has all lines. */
-function scaleRange({ range: { left, right }, whole, cursor }, factor) {
+function scaleRange(chart, factor) {
+  const { range: { left, right }, cursor } = chart;
   const middle = cursor ?? (left + right) / 2, half = ((right - left) * factor) / 2;
-  const scaled = [Math.max(whole.left, middle - half), Math.min(whole.right, middle + half)];
-  return scaled[0] <= whole.left && scaled[1] >= whole.right ? null : scaled;
+  return limitRange(chart, [middle - half, middle + half]);
+}
+
+/** The part of a range that has lines; null if it has all of them. */
+function limitRange({ whole }, [from, to]) {
+  const left = Math.max(whole.left, from), right = Math.min(whole.right, to);
+  return left <= whole.left && right >= whole.right ? null : [left, right];
 }
 
 function savePicture({ canvas, title, lines }) {
@@ -87,7 +126,8 @@ function savePicture({ canvas, title, lines }) {
 function saveNumbers({ title, unit, series }) {
   const quote = (words) => (/[",\n]/.test(words) ? `"${words.replaceAll('"', '""')}"` : words);
   const cell = (value) => (value === undefined || Number.isNaN(value) ? "" : String(value));
-  const rows = series.flatMap(({ name, x, y, low, high }) =>
+  const lines = series.flatMap((line) => line.quantiles?.map((y, i) => ({ ...line, name: line.levels[i], y })) ?? [line]);
+  const rows = lines.flatMap(({ name, x, y, low, high }) =>
     Array.from(x, (at, i) => [quote(name || title), at, cell(y[i]), cell(low?.[i] ?? y[i]), cell(high?.[i] ?? y[i])].join(",")));
   download(`${title}.csv`, new Blob([[`line,${unit},mean,least,greatest`, ...rows, ""].join("\n")], { type: "text/csv" }));
 }

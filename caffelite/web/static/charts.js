@@ -94,8 +94,9 @@ export class LineChart {
   }
 
   /**
-   * Show lines: `{name, x, y, low, high, faint, dashed, key}`. `low` and `high` are a band around y, or missing; `key`
-   * is the number of a colour, or the name of a CSS variable. `marks` are vertical lines, {x, name, key}.
+   * Show lines: `{name, x, y, low, high, quantiles, faint, dashed, key}`. `low` and `high` are a band around y, or
+   * missing. `quantiles` are lines of which the first and the last, the second and the last but one … are bands. `key` is
+   * the number of a colour, or the name of a CSS variable. `marks` are vertical lines, {x, name, key}.
    */
   show(series, marks = []) {
     this.marks = marks;
@@ -112,7 +113,7 @@ export class LineChart {
   /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic; of `zoom` only. */
   ranges([from, to] = [-Infinity, Infinity]) {
     let left = Infinity, right = -Infinity, low = Infinity, high = -Infinity;
-    for (const { x, y } of this.lines) {
+    for (const [x, y] of this.lines.flatMap(({ x, y, quantiles }) => (quantiles ?? [y]).map((line) => [x, line]))) {
       for (let i = 0; i < x.length; i++) {
         const value = this.log ? Math.log10(y[i]) : y[i];
         if (!Number.isFinite(value) || x[i] < from || x[i] > to) continue;
@@ -194,14 +195,16 @@ export class LineChart {
     }
   }
 
-  drawLine(pen, { x, y, low, high, colour: ink, faint, dashed }, across, up) {
+  drawLine(pen, { x, y, low, high, quantiles = [], colour: ink, faint, dashed }, across, up) {
     const place = (value) => up(this.log ? Math.log10(value) : value);
     pen.strokeStyle = pen.fillStyle = ink;
-    if (low && this.smoothing === 0) {
-      pen.globalAlpha = 0.16;
+    const bands = quantiles.slice(0, quantiles.length / 2).map((line, i) => [line, quantiles.at(-1 - i)]);
+    if (low && this.smoothing === 0) bands.push([low, high]);
+    for (const [low, high] of bands) {
+      pen.globalAlpha = quantiles.length ? 0.28 : 0.16;
       pen.beginPath();
       for (let i = 0; i < x.length; i++) pen.lineTo(across(x[i]), place(high[i]));
-      for (let i = x.length - 1; i >= 0; i--) pen.lineTo(across(x[i]), place(low[i]));
+      for (let i = x.length - 1; i >= 0; i--) pen.lineTo(across(x[i]), Math.min(place(low[i]), 1e4)); // far below, if log 0
       pen.fill();
     }
     pen.globalAlpha = faint ? 0.35 : 1;
@@ -273,6 +276,12 @@ export class LineChart {
     this.redraw();
   }
 
+  /** The range of x in which two x are at these places in pixels. */
+  rangeAt([first, second], [from, to]) {
+    const perPixel = (second - first) / (to - from), left = first - (from - LEFT) * perPixel;
+    return [left, left + (this.width - LEFT - RIGHT) * perPixel];
+  }
+
   longest() {
     return this.lines.filter(({ faint }) => !faint).reduce((a, b) => (b.x.length > a.x.length ? b : a));
   }
@@ -296,7 +305,7 @@ export class LineChart {
       const at = this.cursor === null ? line.y.length - 1 : nearestIndex(line.x, this.cursor);
       if (!this.keys.children[i]) this.keys.append(make("span", { className: "key" }, make("i"), make("span"), make("b")));
       const key = this.keys.children[i];
-      key.firstChild.style.background = line.colour;
+      key.firstChild.style.background = line.dashed ? `repeating-linear-gradient(90deg, ${line.colour} 0 5px, transparent 5px 7px)` : line.colour;
       key.children[1].textContent = line.name;
       key.lastChild.textContent = formatNumber(line.y[at]);
       values[line.name] = line.y[at];

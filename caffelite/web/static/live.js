@@ -84,7 +84,7 @@ function updateList(message) {
 
 /** Draw all in the next frame. */
 const redraw = drawNextFrame(() => {
-  for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawAttention, drawPictures, drawSizes, drawUnits, drawKernels, drawRuns]) draw(shownRun.parts);
+  for (const draw of [drawStatus, drawCurves, drawRegions, drawMistakes, drawFilters, drawText, drawAttention, drawPictures, drawSizes, drawHistograms, drawUnits, drawKernels, drawRuns]) draw(shownRun.parts);
   drawControls();
   document.body.dataset.drawn = String(Number(document.body.dataset.drawn ?? 0) + 1);
 });
@@ -221,8 +221,8 @@ const row = (cells) => make("tr", {}, ...cells.map((cell, i) => make("td", { cla
 
 function drawSizes({ layers, curves }) {
   const sizes = curves?.sizes ?? {};
-  for (const [what, title] of [["gradient", "gradients"], ["weight", "weights"]]) {
-    const lines = Object.entries(sizes).map(([name, both], i) => ({ name: name.replace(/\.weight$/, ""), key: i, ...both[what] }));
+  for (const [what, title] of [["weight", "weights"], ["gradient", "gradients"]]) {
+    const lines = Object.entries(sizes).map(([name, both], i) => ({ name, key: i, ...both[what] }));
     getChart($("size-charts"), title, { log: true, height: 170 }).show(lines);
   }
   const part = panel("sizes", layers);
@@ -230,6 +230,23 @@ function drawSizes({ layers, curves }) {
   $("parameters").replaceChildren(...part.rows.map((p) =>
     row([p.name, p.shape.join(" × ") || "1", formatNumber(p.size), p.frozen ? "frozen" : formatNumber(p.gradient), p.frozen ? "" : formatNumber(p.ratio)]),
   ), ...(part.left_out ? [row([`and ${part.left_out} more`, "", "", "", ""])] : []));
+}
+
+function drawHistograms({ histograms }) {
+  const part = panel("histograms", histograms), drawn = new Set();
+  if (!part) return;
+  const count = part.steps.length, levels = part.levels.map((level) => `${100 * level} %`), middle = (levels.length - 1) / 2;
+  for (const { name, ...kinds } of part.rows) {
+    for (const [kind, log, key] of [["weights", false, "--blue"], ["gradients", true, "--violet"]]) {
+      const quantiles = levels.map((_, i) => kinds[kind].subarray(i * count, (i + 1) * count));
+      const chart = getChart($("histogram-charts"), `${name}, ${kind}`, { log, height: 110 });
+      chart.show([{ name: "median", x: part.steps, y: quantiles[middle], quantiles, levels, key }]);
+      drawn.add(chart);
+    }
+  }
+  for (const chart of charts.values()) { // of another run
+    if (chart.figure.parentElement === $("histogram-charts") && !drawn.has(chart)) chart.show([]);
+  }
 }
 
 function drawUnits({ units }) {
