@@ -126,7 +126,8 @@ class Inspection:
         self.rows = len(inputs[0])
         self.loss, self.parameters = loss, parameters
         self.layers: list[LayerStatistics] = layers
-        findings = [*_input_findings(inputs), *design, *_value_findings(self), *_gradient_findings(self, norm)]
+        bad_inputs = _input_findings(inputs) if any(layer.output.not_finite for layer in self.layers) else ()
+        findings = [*bad_inputs, *design, *_value_findings(self), *_gradient_findings(self, norm)]
         self.findings = findings or ["Nothing stands out."]
 
     def _heading(self) -> str:

@@ -26,7 +26,7 @@ from caffelite.web.server import Channel, Server
 from caffelite.web.status import Status
 from caffelite.web.updates import FAST_INTERVAL, SECONDS_AT_END, SECONDS_PAUSED, Updates
 
-MAX_NAME = 80  # characters of the name of a run
+MAX_NAME, MAX_NOTE = 80, 500  # characters of the name of a run, and of its note
 FLUSH_TIMEOUT = 5.0  # seconds that a training which has ended waits for the page that it has opened
 
 
@@ -35,8 +35,11 @@ class Live:
 
     html = "live.html"
 
-    def __init__(self, port: int, open_browser: bool, folder: str | os.PathLike[str] | None, name: str | None) -> None:
-        self.port, self.open_browser, self.runs, self.name = port, open_browser, Runs(folder), name
+    def __init__(
+        self, port: int, open_browser: bool, folder: str | os.PathLike[str] | None, name: str | None, note: str | None
+    ) -> None:
+        self.port, self.open_browser, self.runs = port, open_browser, Runs(folder)
+        self.name, self.note = name or "", note or ""
         self.server: Server | None = None
         self._token: str | None = None
         self._training: Any = None
@@ -74,7 +77,7 @@ class Live:
         self._outer_error = sys.exc_info()[1]
         self._next_update = 0.0
         self._was_opened = False
-        self._status = Status(self.runs.new_name() if training.is_main else "", self.name or "", training)
+        self._status = Status(self.runs.new_name() if training.is_main else "", self.name, self.note, training)
         self._updates = Updates(training, self._status, self.runs)
         self._controls = Controls(training, self._status, self._updates)
         if training.is_main:
@@ -188,12 +191,16 @@ def _has_screen() -> bool:
 
 
 def live(
-    port: int = 0, open_browser: bool = True, folder: str | os.PathLike[str] | None = None, name: str | None = None
+    port: int = 0,
+    open_browser: bool = True,
+    folder: str | os.PathLike[str] | None = None,
+    name: str | None = None,
+    note: str | None = None,
 ) -> Live:
     """Return a callback that shows the training on a page: `model.fit(…, callbacks=[cl.live()])`.
 
     It prints the address of the page, which only this machine can reach, and opens it in a browser if there is a
-    screen. The page shows losses and metrics, sizes of weights and gradients, and dead and saturated units. Its
+    screen. The page shows losses and metrics, sizes and histograms of weights and gradients, and dead and saturated units. Its
     pictures suit the data. If x has two columns, they are the decision regions. If x are images, they are filters and
     mistakes. If the model writes text, the page shows the text. It can pause the training, make one step or one epoch,
     end it, change the rate, and save the model.
@@ -212,17 +219,21 @@ def live(
     name : str, optional
         The name of the run on the page, such as "lr 0.003". Without it, the name is the time at which it began.
 
+    note : str, optional
+        A sentence about the run, such as what it tries. The page shows it with the run.
+
     `live.log(name, value)` adds numbers and pictures of your own.
 
     The training computes the same bits as without it, unless a page changes the rate or ends the training. It takes
-    less than 2 % of the time. The server ends with the training; a page that is open keeps what it shows.
+    less than 2 % of the time. The server ends with the training; a page that is open stays as it is.
 
     Needs `pip install starlette uvicorn websockets`. Raise ValueError for a port outside 0 … 65535, and for a
-    name that is not a text of 1 to 80 characters. When the
-    training begins, it raises OSError if the port is taken, or if the folder cannot be written.
+    name that is not a text of 1 to 80 characters, or a note that is not one of 1 to 500. When the training begins, it
+    raises OSError if the port is taken, or if the folder cannot be written.
     """
     if type(port) is not int or not 0 <= port <= 65535:
         raise ValueError(f"live: port is an integer of 0 … 65535, got {port!r}")
-    if name is not None and not (isinstance(name, str) and 0 < len(name.strip()) <= MAX_NAME):
-        raise ValueError(f"live: name is a text of 1 to {MAX_NAME} characters, got {name!r:.100}")
-    return Live(port, check_bool("live: open_browser", open_browser), folder, name)
+    for argument, words, longest in (("name", name, MAX_NAME), ("note", note, MAX_NOTE)):
+        if words is not None and not (isinstance(words, str) and 0 < len(words.strip()) <= longest):
+            raise ValueError(f"live: {argument} is a text of 1 to {longest} characters, got {words!r:.100}")
+    return Live(port, check_bool("live: open_browser", open_browser), folder, name, note)

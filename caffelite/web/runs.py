@@ -99,8 +99,8 @@ class Runs:
             if self._cache.get(name, (None,))[0] != changed:
                 self._cache[name] = (changed, _summarize(name, self._read(path)))
             if entry := self._cache[name][1]:
-                is_broken_off = entry["state"] == "running" and time.time() - changed / 1e9 > STALE_AFTER
-                entries.append(entry | ({"state": "broken off"} if is_broken_off else {}))
+                is_interrupted = entry["state"] == "running" and time.time() - changed / 1e9 > STALE_AFTER
+                entries.append(entry | ({"state": "interrupted"} if is_interrupted else {}))
         return entries
 
 
@@ -110,7 +110,7 @@ def _summarize(name: str, content: bytes | None) -> dict[str, Any]:
         message = decode(content or b"")
         status, curves = message["parts"]["status"], message["parts"]["curves"]
         entry = {key: status[key] for key in ("state", "epoch", "epochs", "seconds", "optimizer", "parameters")}
-        entry |= {"title": status.get("title", ""), "settings": dict(status.get("settings", {}))}
+        entry |= {"title": status.get("title", ""), "note": status.get("note", ""), "settings": dict(status.get("settings", {}))}
         return {"name": name, **entry, "curves": {key: dict(curve) for key, curve in curves["curves"].items()}}
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}

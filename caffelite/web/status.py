@@ -19,8 +19,8 @@ MAX_CHANGES = 50  # of the rate, that are marked
 class Status:
     """The state of a training, its numbers and curves. The training's thread calls all methods."""
 
-    def __init__(self, name: str, title: str, training: Any) -> None:
-        self.name, self.title, self.training = name, title, training
+    def __init__(self, name: str, title: str, note: str, training: Any) -> None:
+        self.name, self.title, self.note, self.training = name, title, note, training
         self.settings = training.describe_settings()
         self.state, self.why = "running", ""
         self.unsupported: dict[str, str] = {}  # the requests that are impossible, and the reasons
@@ -158,6 +158,7 @@ class Status:
         return {
             "name": self.name,
             "title": self.title,
+            "note": self.note,
             "settings": self.settings,
             "state": self.state,
             "why": self.why,

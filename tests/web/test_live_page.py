@@ -122,7 +122,7 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     page.click("#stop")
     wait_for_state(page, "stopped")
     page.wait_for_function(
-        "() => document.querySelector('#said').textContent.includes('This page keeps what it shows')"
+        "() => document.querySelector('#said').textContent.includes('This page stays as it is')"
     )
     assert page.is_disabled("#pause")
     assert page.is_enabled("#keep")
@@ -176,7 +176,7 @@ def test_a_chart_zooms_and_gives_its_picture_and_numbers(browser, folder, tmp_pa
     assert (len(rows), float(rows[-1][1]), float(rows[-1][2])) == (40, whole[1], last)
     losses = [float(row[2]) for row in rows]
     best = losses.index(min(losses))
-    assert marks == ([] if best == 39 else [["least loss", float(rows[best][1])]])
+    assert marks == ([] if best == 39 else [["lowest loss", float(rows[best][1])]])
     assert [line for line in said if "WebSocket" not in line] == []
 
 
@@ -210,20 +210,20 @@ def test_the_page_of_a_classifier_shows_a_confusion_matrix(browser):
     assert said == []
 
 
-def test_the_page_draws_runs_beside_and_looks_at_them(browser, program, tmp_path):
+def test_the_page_compares_runs_and_shows_one(browser, program, tmp_path):
     said = []
     fit([cl.live(open_browser=False, folder=tmp_path / "runs")], 40)
     (name,) = [
         p.stem for p in (tmp_path / "runs").glob("*.run") if decode(p.read_bytes())["parts"]["status"]["epoch"] == 40
     ]
     page = open_page(browser, program.address, said, viewport={"width": 1440, "height": 900})
-    page.check(f'[aria-label="draw {name} beside"]')
+    page.check(f'[aria-label="compare {name}"]')
     page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{name}')")
-    page.click(f'[aria-label="look at {name}"]')
+    page.click(f'[aria-label="show {name}"]')
     page.wait_for_function("() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('40 ')")
     assert page.inner_text("#state") == "finished"
     assert page.is_disabled("#pause")
-    page.click('tr:first-child [aria-label^="look at"]')
+    page.click('tr:first-child [aria-label^="show"]')
     wait_for_state(page, "running")
     assert page.is_enabled("#pause")
     assert said == []
@@ -242,9 +242,9 @@ def test_the_page_shows_names_settings_and_own_values_also_as_a_file(browser, tm
     said = []
     with command(tmp_path / "runs") as program:
         page = open_page(browser, program.address, said, "finished", viewport={"width": 1440, "height": 900})
-        page.check('[aria-label="draw lr 0.1 beside"]')
+        page.check('[aria-label="compare lr 0.1"]')
         page.wait_for_function("() => document.querySelector('[data-chart=gap]').dataset.values.includes('lr 0.1')")
-        assert values(page, "gap").keys() == {"this run", "lr 0.1"}
+        assert values(page, "gap").keys() == {"lr 0.02", "lr 0.1"}
         head = page.inner_text("#settings-head").split("\t")
         assert head[-1] == "lr"
         assert [row.split("\t")[-1] for row in page.inner_text("#list").splitlines()] == ["0.02", "0.1"]
@@ -266,7 +266,7 @@ def test_the_page_shows_names_settings_and_own_values_also_as_a_file(browser, tm
     assert values(page, "loss") == loss
     assert number(page, "Epoch").startswith("40 ")
     assert not page.is_visible("#pause")
-    assert page.is_disabled('[aria-label="look at lr 0.1"]')
+    assert page.is_disabled('[aria-label="show lr 0.1"]')
     assert not [url for url in asked if url.startswith("http")]
     assert page.evaluate("document.documentElement.scrollWidth") <= 390
     assert [line for line in said if "WebSocket" not in line] == []
@@ -280,9 +280,9 @@ def test_the_page_of_a_folder_shows_its_runs_and_no_controls(browser, folder, tm
         assert not page.is_visible("#pause")
         assert not page.is_visible("#kernels")
         older = page.get_attribute("#list tr:nth-child(2)", "data-run")
-        page.check(f'[aria-label="draw {older} beside"]')
+        page.check(f'[aria-label="compare {older}"]')
         page.wait_for_function(f"() => document.querySelector('[data-chart=loss]').dataset.values.includes('{older}')")
-        page.click(f'[aria-label="look at {older}"]')
+        page.click(f'[aria-label="show {older}"]')
         page.wait_for_function("() => document.querySelector('[data-number=Epoch] dd').textContent.startsWith('30 ')")
         assert older in page.inner_text("#about")
         fit([cl.live(open_browser=False, folder=folder)], 50)
@@ -296,7 +296,7 @@ def test_a_page_says_that_the_program_is_gone(browser, program):
     page = open_page(browser, program.address, [])
     program.kill()
     page.wait_for_selector("#said.bad")
-    assert page.inner_text("#said").startswith("The program that trains has ended")
+    assert page.inner_text("#said").startswith("The training program has ended")
     assert page.is_disabled("#pause")
 
 

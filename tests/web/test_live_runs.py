@@ -139,7 +139,7 @@ def test_a_run_is_kept_once_a_full_disk_has_room_again(tmp_path, monkeypatch):
     assert history.epochs < 2000
 
 
-def test_a_run_that_was_broken_off_is_reported_to_be(tmp_path):
+def test_a_run_that_was_interrupted_is_reported_to_be(tmp_path):
     parts = {"status": dict.fromkeys(["epoch", "epochs", "seconds", "optimizer", "parameters"]) | {"state": "running"}}
     runs = Runs(tmp_path)
     name = runs.new_name()
@@ -147,7 +147,7 @@ def test_a_run_that_was_broken_off_is_reported_to_be(tmp_path):
     runs.save(name, parts | {"curves": {"curves": {}}})
     assert [run["state"] for run in runs.list_runs()] == ["running"]
     os.utime(tmp_path / f"{name}.run", (0, 0))
-    assert [run["state"] for run in runs.list_runs()] == ["broken off"]
+    assert [run["state"] for run in runs.list_runs()] == ["interrupted"]
     assert len({runs.new_name() for _ in range(5)}) == 5
 
 

@@ -15,7 +15,7 @@ const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22; // pixels around the plot
 export function formatNumber(value) {
   if (value === null || value === undefined || Number.isNaN(value)) return "–";
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replace("e-", "e−").replace("e+", "e");
+  if (size !== 0 && (size < 1e-3 || size >= 1e6)) return value.toExponential(2).replaceAll("-", "−").replace("+", "");
   if (Number.isInteger(value) || size >= 1000) return Math.round(value).toLocaleString("en");
   return String(Number(value.toPrecision(4))).replace("-", "−");
 }
@@ -27,7 +27,7 @@ export const formatCount = (n) => (n === null || n === undefined ? "–" : Math.
 function formatTick(value) {
   const size = Math.abs(value);
   if (size === 0 || (size >= 1e-3 && size < 1e6)) return value.toLocaleString("en", { maximumSignificantDigits: 6 });
-  return value.toExponential().replace("e-", "e−").replace("e+", "e");
+  return value.toExponential().replaceAll("-", "−").replace("+", "");
 }
 
 /** An exponential moving average that does not begin at 0; NaN stays a gap. `weight` 0 changes nothing. */
@@ -57,16 +57,16 @@ export function ticks(low, high, count) {
   return marks;
 }
 
-function logTicks(low, high) {
+/** Powers of ten, or of it and round multiples, that are at most so many. */
+function logTicks(low, high, count) {
   const decades = [];
   for (let e = Math.floor(low); e <= Math.ceil(high); e++) decades.push(e);
-  const multiples = high - low < 1 ? [1, 2, 3, 5, 7] : high - low < 2.5 ? [1, 2, 5] : [1];
-  const step = Math.ceil((high - low) / 6);
-  const marks = decades
-    .filter((e) => e % step === 0 || multiples.length > 1)
-    .flatMap((e) => multiples.map((m) => e + Math.log10(m)))
-    .filter((e) => e >= low && e <= high);
-  return marks.length > 1 ? marks : ticks(10 ** low, 10 ** high, 4).map(Math.log10);
+  const choices = [[[1, 2, 3, 5, 7], 1], [[1, 2, 5], 1], ...[1, 2, 3, 5, 10, 20].map((step) => [[1], step])];
+  const marks = choices
+    .map(([multiples, step]) => decades.filter((e) => e % step === 0).flatMap((e) => multiples.map((m) => e + Math.log10(m))))
+    .map((all) => all.filter((e) => e >= low && e <= high))
+    .find((all) => all.length <= count);
+  return marks?.length > 1 ? marks : ticks(10 ** low, 10 ** high, Math.min(4, count)).map(Math.log10);
 }
 
 let drawn = 0; // frames of all charts, for tests and curious readers
@@ -110,10 +110,11 @@ export class LineChart {
     this.redraw();
   }
 
-  /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic; of `zoom` only. */
+  /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic; of `zoom` only. A
+   *  logarithmic axis leaves out the quantiles of numbers near 0. */
   ranges([from, to] = [-Infinity, Infinity]) {
     let left = Infinity, right = -Infinity, low = Infinity, high = -Infinity;
-    for (const [x, y] of this.lines.flatMap(({ x, y, quantiles }) => (quantiles ?? [y]).map((line) => [x, line]))) {
+    for (const [x, y] of this.lines.flatMap(({ x, y, quantiles }) => (quantiles?.slice(this.log ? 2 : 0) ?? [y]).map((line) => [x, line]))) {
       for (let i = 0; i < x.length; i++) {
         const value = this.log ? Math.log10(y[i]) : y[i];
         if (!Number.isFinite(value) || x[i] < from || x[i] > to) continue;
@@ -174,7 +175,8 @@ export class LineChart {
     pen.lineWidth = 1;
     pen.textBaseline = "middle";
     pen.textAlign = "right";
-    const marks = this.log ? logTicks(low, high) : ticks(low, high, (height - TOP - BOTTOM) / 26);
+    const tall = height - TOP - BOTTOM;
+    const marks = this.log ? logTicks(low, high, tall / 20) : ticks(low, high, Math.max(4, tall / 26));
     for (const at of marks) {
       const y = Math.round(up(at)) + 0.5;
       pen.strokeStyle = colour("--line");
@@ -239,7 +241,8 @@ export class LineChart {
     pen.setLineDash([]);
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = x > this.width / 2 ? "right" : "left";
-    pen.fillText(name, x + (x > this.width / 2 ? -4 : 4), TOP + 8);
+    Object.assign(pen, { strokeStyle: colour("--card"), lineWidth: 4 }); // a ground, because lines may be below it
+    for (const write of ["strokeText", "fillText"]) pen[write](name, x + (x > this.width / 2 ? -4 : 4), TOP + 8);
   }
 
   drawCursor(pen, height, across, up) {

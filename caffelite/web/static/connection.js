@@ -17,7 +17,7 @@ export function connect(onMessage, onClose) {
     };
     socket.onmessage = (event) => onMessage(decode(event.data), event.data);
     socket.onclose = (event) => {
-      onClose(event.reason || "The program that trains has ended, or does not answer. This page shows what it last said.");
+      onClose(event.reason || "The training program has ended or isn't responding. This page shows what it sent last.");
       if (event.code !== 4001) setTimeout(open, wait);
       wait = Math.min(2 * wait, MAX_WAIT);
     };

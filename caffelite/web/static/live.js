@@ -11,7 +11,7 @@ import { histogram } from "./pictures.js";
 
 const ENDED = ["finished", "stopped", "failed"];
 const MINOR_CURVES = ["learning rate", "steps per second"]; // curves that are not results: small, and below the others
-const TIMING = "A copy of the model makes some steps, and the training waits so long.";
+const TIMING = "A copy of the model makes a few steps, and the training waits for them.";
 const LIST_INTERVAL = 2000; // milliseconds after which the page of a folder asks for the list of runs again
 
 // What the page knows: the run that trains now, those that were opened, and which of them it shows.
@@ -37,8 +37,8 @@ const send = fileContent ? () => {} : connect(receive, (why) => {
   isConnected = why === null;
   const isOver = ENDED.includes(liveRun.parts.status?.state);
   if (isConnected) showMessage(null);
-  else if (isFolder) showMessage("The program that serves these runs has ended. This page keeps what it shows.");
-  else if (isOver) showMessage("The training has ended, and its server with it. This page keeps what it shows.");
+  else if (isFolder) showMessage("The program that serves these runs has ended. This page stays as it is.");
+  else if (isOver) showMessage("The training has ended, and so has its server. This page stays as it is.");
   else showMessage(why, true);
   drawControls();
 });
@@ -50,7 +50,7 @@ function receive(message) {
   if (kind === "run") return openRun(message);
   if (kind === "ssh") {
     $("ssh").hidden = false;
-    return $("ssh").replaceChildren("This page comes from another computer. To reach it from yours: ", make("code", {}, message.command));
+    return $("ssh").replaceChildren("This page comes from another computer. To open it on yours, run ", make("code", {}, message.command));
   }
   if (kind === "runs") return updateList(message);
   if (message.run !== liveRun.name) {
@@ -109,9 +109,9 @@ function drawStatus({ status }) {
     Epoch: formatCount(epoch),
     ...Object.fromEntries(Object.entries(results).map(([name, value]) => [name, formatNumber(value)])),
     "Learning rate": formatNumber(status.lr),
-    "Steps per second": status.steps_per_second >= 10 ? formatCount(status.steps_per_second) : formatNumber(status.steps_per_second),
+    "Steps/s": status.steps_per_second >= 10 ? formatCount(status.steps_per_second) : formatNumber(status.steps_per_second),
     "Time": duration(status.seconds),
-    "Time left": ENDED.includes(state) || state === "broken off" ? "–" : duration(status.left),
+    "Time left": ENDED.includes(state) || state === "interrupted" ? "–" : duration(status.left),
     Steps: formatCount(status.step),
     ...(status.memory ? { Memory: `${formatNumber(Number((status.memory / 2 ** 20).toPrecision(3)))} MiB`, Cores: formatNumber(status.cores && Number(status.cores.toPrecision(2))) } : {}),
   };
@@ -120,11 +120,12 @@ function drawStatus({ status }) {
   Object.entries(numbers).forEach(([name, value], i) => {
     if (!list.children[i]) list.append(make("div", {}, make("dt"), make("dd")));
     const item = list.children[i];
-    item.firstChild.textContent = name.replace(/^val_(.*)/, "$1, held out");
+    item.firstChild.textContent = name.replace(/^val_/, "val ");
     item.lastChild.textContent = value;
     if (i === 0 && epochs) item.lastChild.append(make("small", {}, ` of ${formatCount(epochs)}`));
     item.dataset.number = name;
   });
+  $("note").textContent = status.note ?? "";
   $("about").textContent = `${shownRun === liveRun && !status.title ? "" : `${runLabel(shownRun)} · `}${status.model} · ${status.loss} · ${status.optimizer}${status.scheduled ? " with a schedule" : ""} · ${formatCount(status.parameters)} parameters`;
   $("state").textContent = state;
   $("state").dataset.state = state;
@@ -138,7 +139,7 @@ function drawStatus({ status }) {
   }
 }
 
-/** The state of a run. Of a run that another program trains, only the list knows whether it was broken off. */
+/** The state of a run. Of a run that another program trains, only the list knows whether it was interrupted. */
 const runState = (run) => (run === liveRun ? run.parts.status : (runList.get(run.name) ?? run.parts.status))?.state;
 
 function drawControls() {
@@ -174,11 +175,11 @@ function getChart(host, name, options = {}) {
   return charts.get(name);
 }
 
-/** Mark the epoch with the least loss, on held-out rows if there are any, unless it is the newest. */
+/** Mark the epoch with the lowest loss, on held-out rows if there are any, unless it is the newest. */
 function bestMark({ val_loss, loss }) {
   const { x, y, low = y } = val_loss ?? loss ?? { x: [], y: [] };
   const at = low.reduce((best, value, i) => (value < low[best] ? i : best), 0);
-  return at < x.length - 1 ? [{ x: x[at], name: "least loss", key: "--green" }] : [];
+  return at < x.length - 1 ? [{ x: x[at], name: "lowest loss", key: "--soft" }] : [];
 }
 
 function drawCurves({ curves: part }) {
@@ -186,19 +187,20 @@ function drawCurves({ curves: part }) {
   const curves = part.curves, best = bestMark(curves);
   const changes = (part.rate_changes ?? []).map((x) => ({ x, name: "new rate", key: "--orange" }));
   const hidden = new Set(["loss of the last steps"]);
+  const isAlone = !comparedRuns.size, shownLabel = runLabel(shownRun);
   const names = [...new Set(Object.keys(curves).filter((name) => !hidden.has(name)).map((name) => name.replace(/^val_/, "")))];
   if (!names.includes("loss")) names.unshift("loss");
   for (const name of names) {
     const lines = [], lastSteps = curves["loss of the last steps"];
     const isOther = MINOR_CURVES.includes(name), isOwn = part.logged?.includes(name);
-    if (curves[name]) lines.push({ name: isOther || (isOwn && !comparedRuns.size) ? "" : isOwn ? "this run" : "training", key: "--blue", ...curves[name] });
+    if (curves[name]) lines.push({ name: !isAlone ? shownLabel : isOther || isOwn ? "" : "training", key: "--blue", ...curves[name] });
     if (name === "loss" && lastSteps && (curves.loss?.y.length ?? 0) < 100) {
       lines.push({ name: "last steps", key: "--grey", ...lastSteps, faint: Boolean(curves.loss) });
     }
-    if (curves[`val_${name}`]) lines.push({ name: "held out", key: "--red", dashed: true, ...curves[`val_${name}`] });
+    if (curves[`val_${name}`]) lines.push({ name: isAlone ? "held out" : `${shownLabel}, held out`, key: isAlone ? "--red" : "--blue", dashed: true, ...curves[`val_${name}`] });
     [...comparedRuns].forEach((other, i) => {
       const own = (runList.get(other) ?? loadedRuns.get(other))?.curves ?? {};
-      const key = ["--green", "--violet", "--sky", "--orange"][i % 4];
+      const key = ["--orange", "--green", "--violet", "--red", "--grey"][i % 5];
       const label = runLabel(runList.get(other) ?? loadedRuns.get(other));
       if (own[name]) lines.push({ name: label, key, ...own[name] });
       if (own[`val_${name}`]) lines.push({ name: `${label}, held out`, key, dashed: true, ...own[`val_${name}`] });
@@ -265,7 +267,7 @@ function drawUnits({ units }) {
     element.dataset.dead = layer.dead;
     return element;
   }));
-  $("units-text").textContent = `${part.of} rows of the training, forward and backward on a copy. A unit is dead if it is 0 for all of them.`;
+  $("units-text").textContent = `Measured with a copy of the model on ${part.of} training examples. A unit is dead if it is 0 for all of them.`;
 }
 
 function drawKernels({ kernels }) {
@@ -312,7 +314,7 @@ function formatSetting(value) {
 }
 
 function drawRuns({ file }) {
-  $("kept").textContent = !file ? "" : file.error ? `This run is not kept: ${file.error}.` : `This run is kept in ${file.path}.`;
+  $("kept").textContent = !file ? "" : file.error ? `This run isn't saved: ${file.error}.` : `This run is saved in ${file.path}.`;
   const runs = [...runList.values()].sort((a, b) => (a.name < b.name ? 1 : -1));
   if (liveRun.parts.status) runs.unshift(summarize(liveRun));
   const key = JSON.stringify([runs.map((run) => [run.name, run.state, run.epoch]), [...comparedRuns], shownRun.name]);
@@ -320,20 +322,21 @@ function drawRuns({ file }) {
   $("list").dataset.key = key;
   const settings = differences(runs);
   $("settings-head").replaceChildren(...["run", "state", "epochs", "loss", "compare", "", ...settings].map((name, i) =>
-    make("th", { className: i < 2 ? "left" : "" }, name || make("span", { className: "only-read" }, "look at it"))));
+    make("th", { className: i < 2 ? "left" : "" }, name || make("span", { className: "only-read" }, "show"))));
   $("list").replaceChildren(...runs.map((run) => {
     const last = (curve) => formatNumber(curve?.y[curve.y.length - 1]);
     const { name } = run, label = runLabel(run);
     const disabled = name === shownRun.name;
-    const box = make("input", { type: "checkbox", checked: comparedRuns.has(name), disabled, "aria-label": `draw ${label} beside` });
+    const box = make("input", { type: "checkbox", checked: comparedRuns.has(name), disabled, "aria-label": `compare ${label}` });
     box.onchange = () => {
       box.checked ? comparedRuns.add(name) : comparedRuns.delete(name);
       redraw();
     };
-    const button = make("button", { disabled: disabled || Boolean(fileContent && !loadedRuns.has(name)), "aria-label": `look at ${label}`, onclick: () => selectRun(name) }, "Show");
+    const button = make("button", { disabled: disabled || Boolean(fileContent && !loadedRuns.has(name)), "aria-label": `show ${label}`, onclick: () => selectRun(name) }, "Show");
     const values = settings.map((setting) => formatSetting(run.settings?.[setting]));
     const element = row([label, run.state, formatCount(run.epoch), last(run.curves.val_loss ?? run.curves.loss), box, button, ...values]);
     element.firstChild.title = name;
+    if (run.note) element.firstChild.append(make("div", { className: "soft" }, run.note));
     element.dataset.run = name;
     element.setAttribute("aria-current", String(name === shownRun.name));
     return element;
@@ -357,7 +360,7 @@ function showRun(run) {
   shownRun = run;
   comparedRuns.delete(run.name);
   if (run === liveRun || isFolder) showMessage(null);
-  else showMessage(`This is the run ${runLabel(run)}. Its state: ${runState(run)}.`);
+  else showMessage(`You are looking at the run ${runLabel(run)}, which is ${runState(run)}.`);
   if (!run.parts.kernels) {
     $("times").replaceChildren();
     $("kernels-text").textContent = TIMING;

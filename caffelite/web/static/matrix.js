@@ -2,17 +2,14 @@
 
 import { colour } from "./charts.js";
 import { clearCanvas } from "./page.js";
-import { BLUE, ORANGE, mix, rgb } from "./pictures.js";
-
-/** The colour of a share of 0 … 1 in the page's ground. */
-export const shareColour = (share, ground, ink = BLUE) => mix(ground, ink, share);
+import { ORANGE, mix, rgb } from "./pictures.js";
 
 /**
  * Draw `values` (rows × columns, flat) with their `shape` on a canvas of `width` pixels of the page. `share(i, j)` is
  * the strength of a square, 0 … 1; `isWrong(i, j)` colours it orange; `text(i, j)` is written into it.
  */
 export function drawMatrix(canvas, width, [rows, columns], { share, isWrong, text, rowNames, columnNames, mono }) {
-  const pen = clearCanvas(canvas, width, width), ground = rgb(colour("--card"));
+  const pen = clearCanvas(canvas, width, width), [ground, blue] = ["--card", "--blue"].map((name) => rgb(colour(name)));
   const font = (size) => { pen.font = `${size}px ${mono ? "ui-monospace, monospace" : "system-ui, sans-serif"}`; };
   font(11);
   const margin = 8 + Math.max(0, ...rowNames.map((name) => pen.measureText(name).width));
@@ -23,13 +20,13 @@ export function drawMatrix(canvas, width, [rows, columns], { share, isWrong, tex
   for (let i = 0; i < rows; i++) {
     for (let j = 0; j < columns; j++) {
       const strength = share(i, j), x = margin + j * size, y = i * size, gap = size > 8 ? 1 : 0;
-      pen.fillStyle = `rgb(${shareColour(strength || 0.03, ground, strength && isWrong?.(i, j) ? ORANGE : BLUE)})`;
+      pen.fillStyle = `rgb(${mix(ground, strength && isWrong?.(i, j) ? ORANGE : blue, strength || 0.03)})`;
       pen.fillRect(x, y, size - gap, size - gap);
       const words = text?.(i, j) ?? "";
       if (!words || size < 14) continue;
       font(Math.min(13, size / 2.3));
       pen.textAlign = "center";
-      pen.fillStyle = strength > 0.45 && !isWrong?.(i, j) ? "#fff" : colour("--ink");
+      pen.fillStyle = strength <= 0.45 ? colour("--ink") : isWrong?.(i, j) ? "#15181c" : colour("--page");
       pen.fillText(words, x + size / 2, y + size / 2, size - 3);
     }
   }

@@ -1,9 +1,9 @@
 // Panels with pictures of the model: the plane, classes, filters, texts, attention.
 
 import { colour, formatCount } from "./charts.js";
-import { drawMatrix, shareColour } from "./matrix.js";
+import { drawMatrix } from "./matrix.js";
 import { $, make } from "./page.js";
-import { asPixel, drawPixels, drawPlane, filterFigure, imageFigure, rgb } from "./pictures.js";
+import { asPixel, drawPixels, drawPlane, filterFigure, imageFigure, mix, rgb } from "./pictures.js";
 
 const lastDrawn = new Map();
 
@@ -31,8 +31,8 @@ export function drawRegions({ regions }) {
   const part = panel("regions", regions);
   if (!part) return;
   drawPlane($("plane"), part);
-  const rows = `${formatCount(part.truth.length)} ${part.held_out ? "held-out rows" : "rows of the training"}`;
-  const right = part.right === undefined ? "" : `, ${(100 * part.right).toFixed(1)} % right; those that are wrong have a ring`;
+  const rows = `${formatCount(part.truth.length)} ${part.held_out ? "held-out" : "training"} points`;
+  const right = part.right === undefined ? "" : `, ${(100 * part.right).toFixed(1)} % of them right. A ring marks the others`;
   $("regions-title").textContent = part.labels ? "Decision regions" : "Predictions over the plane";
   $("regions-text").textContent = `${rows}${right}.`;
   $("plane").setAttribute("aria-label", `${$("regions-title").textContent}: ${$("regions-text").textContent}`);
@@ -43,8 +43,8 @@ export function drawRegions({ regions }) {
 export function drawMistakes({ mistakes }) {
   const part = panel("mistakes", mistakes);
   if (!part) return;
-  const rows = part.held_out ? "held-out rows" : "rows of the training";
-  $("mistakes-text").textContent = `${part.wrong} of ${part.of} ${rows} are predicted wrong.`;
+  const rows = `${part.held_out ? "held-out" : "training"} ${part.images ? "images" : "examples"}`;
+  $("mistakes-text").textContent = `${part.wrong} of ${part.of} ${rows} are wrong.`;
   $("mistakes").dataset.wrong = part.wrong;
   $("confusion").hidden = !part.counts;
   if (part.counts) drawConfusion(part.counts);
@@ -53,7 +53,7 @@ export function drawMistakes({ mistakes }) {
     return imageFigure(part.images, i, words, `${truth}, predicted ${part.taken_for[i]}, ${Math.round(100 * part.sure[i])} % sure`);
   });
   $("mistakes").querySelector(".pictures").replaceChildren(...figures);
-  $("mistakes-order").textContent = figures.length ? "Wrong images, the surest first: true class → predicted class." : "";
+  $("mistakes-order").textContent = figures.length ? "Most confident mistakes first (true → predicted)." : "";
 }
 
 function drawConfusion(counts) {
@@ -68,8 +68,8 @@ function drawConfusion(counts) {
     share: (i, j) => (at(i, j) ? 0.2 + (0.75 * at(i, j)) / totals[i] : 0), isWrong: (i, j) => i !== j, text: (i, j) => (at(i, j) ? String(at(i, j)) : ""),
     rowNames: names, columnNames: names,
   });
-  const words = worst.length ? ` Lowest accuracies: ${worst.map(([name, share]) => `class ${name} ${percent(share)}`).join(", ")}.` : "";
-  $("confusion-text").textContent = `A row for each true class, a column for each predicted class.${words}`;
+  const words = worst.length ? ` Lowest accuracy: ${worst.map(([name, share]) => `class ${name} ${percent(share)}`).join(", ")}.` : "";
+  $("confusion-text").textContent = `Rows are true classes, columns are predicted ones.${words}`;
   canvas.setAttribute("aria-label", `Confusion matrix. ${accuracies.map(([name, share]) => `class ${name}: ${percent(share)} right`).join(", ")}`);
   $("confusion").dataset.counts = JSON.stringify([...counts]);
 }
@@ -79,7 +79,7 @@ export function drawFilters({ filters }) {
   if (!part) return;
   const figures = [...Array(part.filters.shape[0]).keys()].map((i) => filterFigure(part.filters, i));
   $("filters").querySelector(".pictures").replaceChildren(...figures);
-  $("filters-text").textContent = `${part.of}. Each has its own scale.`;
+  $("filters-text").textContent = `${part.of}. Each filter has a scale of its own.`;
 }
 
 export function drawText({ text: part }) {
@@ -96,7 +96,7 @@ let shownHead = [0, 0]; // of the large map of attention: layer and head
 export function drawAttention({ attention }) {
   const part = panel("attention", attention);
   if (!part) return;
-  const ground = rgb(colour("--card")), heads = (i) => part.maps[i].shape[0];
+  const [ground, blue] = ["--card", "--blue"].map((name) => rgb(colour(name))), heads = (i) => part.maps[i].shape[0];
   const mapAt = (i, head) => {
     const [, length, keys] = part.maps[i].shape;
     const values = part.maps[i].subarray(head * length * keys, (head + 1) * length * keys);
@@ -105,7 +105,7 @@ export function drawAttention({ attention }) {
   if (!part.maps[shownHead[0]] || shownHead[1] >= heads(shownHead[0])) shownHead = [0, 0];
   $("heads").replaceChildren(...part.maps.map((_, i) => make("div", { className: "heads" }, ...[...Array(heads(i)).keys()].map((head) => {
     const map = mapAt(i, head), [length, keys] = map.shape, canvas = make("canvas", { width: keys, height: length });
-    drawPixels(canvas.getContext("2d"), (k) => asPixel(shareColour(map[k] / 255, ground)), length, keys, false, 0, 0, keys, length);
+    drawPixels(canvas.getContext("2d"), (k) => asPixel(mix(ground, blue, map[k] / 255)), length, keys, false, 0, 0, keys, length);
     const isShown = i === shownHead[0] && head === shownHead[1];
     const button = make("button", { "aria-label": `layer ${i + 1}, head ${head + 1}`, "aria-pressed": String(isShown) }, canvas);
     button.onclick = () => {
@@ -121,7 +121,7 @@ export function drawAttention({ attention }) {
     share: (i, j) => map[i * keys + j] / 255, rowNames: names, columnNames: names.slice(0, keys), mono: true,
   });
   const head = `layer ${shownHead[0] + 1}, head ${shownHead[1] + 1}`;
-  $("attention-text").textContent = `Large: ${head}. Each row is a position of a text or sequence; the darker a column, the more the row attends to it.`;
+  $("attention-text").textContent = `Enlarged: ${head}. Each row is a position in the sequence. The darker a square, the more this position attends to the one of the column.`;
   $("map").setAttribute("aria-label", `attention of ${head}`);
   $("map").dataset.shown = head;
 }
