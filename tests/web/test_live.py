@@ -433,7 +433,8 @@ def test_it_shows_curves_layers_units_and_the_plane():
         curves = looking.page.wait_for("curves", lambda m: len(m["curves"].get("val_accuracy", {"y": ()})["y"]) > 50)
         layers = looking.page.wait_for("layers")
         units, regions = looking.page.wait_for("units"), looking.page.wait_for("regions")
-        looking.page.wait_for("curves", lambda m: len(m["sizes"]) == 2)
+        looking.page.wait_for("curves", lambda m: m["sizes"].keys() == {"0 Linear", "2 Linear"})
+        histograms = looking.page.wait_for("histograms", lambda m: len(m["steps"]) > 2)
     history = looking.result[1]
     assert {"loss", "val_loss", "accuracy", "val_accuracy", "learning rate", "steps per second"} <= curves[
         "curves"
@@ -441,6 +442,9 @@ def test_it_shows_curves_layers_units_and_the_plane():
     np.testing.assert_allclose(curves["curves"]["loss"]["y"][0], history["loss"][0], rtol=0.7)
     assert [row["name"] for row in layers["rows"]] == ["0.weight", "0.bias", "2.weight", "2.bias"]
     assert all(row["size"] > 0 and row["gradient"] > 0 for row in layers["rows"])
+    assert [row["name"] for row in histograms["rows"]] == ["0 Linear", "2 Linear"]
+    assert all(np.isfinite(row["weights"]).all() and (row["gradients"] >= 0).all() for row in histograms["rows"])
+    assert (np.diff(histograms["steps"]) > 0).all()
     assert [row["function"] for row in units["rows"]] == ["Linear(2, 20)", "ReLU()", "Linear(20, 3)"]
     assert (regions["classes"], regions["labels"].shape, regions["held_out"]) == (
         3,
@@ -681,6 +685,12 @@ def test_own_names_are_limited():
 def test_a_run_needs_a_name_that_is_a_text(name):
     with pytest.raises(ValueError, match="live: name is a text of 1 to 80 characters, got"):
         cl.live(name=name)
+
+
+@pytest.mark.parametrize("note", ["", " ", "x" * 501, 3])
+def test_a_note_is_a_text(note):
+    with pytest.raises(ValueError, match="live: note is a text of 1 to 500 characters, got"):
+        cl.live(note=note)
 
 
 # ---- attacks --------------------------------------------------------------------------------------------------------

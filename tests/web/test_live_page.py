@@ -180,6 +180,64 @@ def test_a_chart_zooms_and_gives_its_picture_and_numbers(browser, folder, tmp_pa
     assert [line for line in said if "WebSocket" not in line] == []
 
 
+def test_two_fingers_zoom_a_chart_and_one_scrolls_the_page(browser, folder):
+    said = []
+    with command(folder) as program:
+        size = {"width": 390, "height": 900}
+        page = open_page(browser, program.address, said, "finished", viewport=size, has_touch=True, is_mobile=True)
+        device = page.context.new_cdp_session(page)
+
+        def chart_range(name="loss"):
+            return json.loads(page.get_attribute(f'[data-chart="{name}"]', "data-range"))
+
+        def touch(kind, *points):
+            points = [{"x": x, "y": y, "id": i} for i, (x, y) in enumerate(points)]
+            device.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
+
+        def wait_for_range(condition):
+            page.wait_for_function(
+                f"() => (([left, right]) => {condition})(JSON.parse(document.querySelector('[data-chart=loss]').dataset.range))"
+            )
+
+        page.wait_for_function("() => document.querySelector('[data-chart=loss]')?.dataset.range")
+        page.locator('[data-chart="loss"] canvas').scroll_into_view_if_needed()
+        box, whole = page.locator('[data-chart="loss"] canvas').bounding_box(), chart_range()
+        y, place = box["y"] + 60, lambda share: box["x"] + share * box["width"]
+
+        def step_at(share):
+            left, right = chart_range()
+            return left + (share * box["width"] - 52) / (box["width"] - 62) * (right - left)
+
+        before = step_at(0.45), step_at(0.55)
+        touch("touchStart", (place(0.45), y), (place(0.55), y))
+        for i in range(1, 6):
+            touch("touchMove", (place(0.45 - 0.05 * i), y), (place(0.55 + 0.05 * i), y))
+        touch("touchEnd")
+        wait_for_range(f"right - left < {0.3 * (whole[1] - whole[0])}")
+        assert np.allclose((step_at(0.2), step_at(0.8)), before, atol=0.01 * whole[1])
+        page.wait_for_function(
+            f"() => document.querySelector('[data-chart=\"learning rate\"]').dataset.range"
+            f" === '{json.dumps(chart_range(), separators=(',', ':'))}'"
+        )
+        zoomed = chart_range()
+        page.touchscreen.tap(place(0.5), y)
+        page.wait_for_timeout(600)
+        page.touchscreen.tap(place(0.5), y)
+        page.wait_for_timeout(100)
+        assert chart_range() == zoomed  # two slow taps
+        page.touchscreen.tap(place(0.5), y)
+        wait_for_range(f"left === {whole[0]} && right === {whole[1]}")
+
+        scrolled = page.evaluate("scrollY")
+        touch("touchStart", (place(0.5), y))
+        for i in range(1, 6):
+            touch("touchMove", (place(0.5), y - 30 * i))
+        touch("touchEnd")
+        page.wait_for_function(f"() => scrollY > {scrolled + 50}")
+        assert chart_range() == whole
+    assert [line for line in said if "WebSocket" not in line] == []
+
+
 def test_the_page_of_a_gpt_shows_texts_and_its_attention(browser):
     model, x, y = language_model()
     said = []
@@ -232,10 +290,11 @@ def test_the_page_compares_runs_and_shows_one(browser, program, tmp_path):
 def test_the_page_shows_names_settings_and_own_values_also_as_a_file(browser, tmp_path):
     for lr, epochs in ((0.1, 30), (0.02, 40)):
         model = cl.MLP(2, [20, 3], seed=0)
-        live = cl.live(open_browser=False, folder=tmp_path / "runs", name=f"lr {lr}")
+        live = cl.live(open_browser=False, folder=tmp_path / "runs", name=f"lr {lr}", note=f"is {lr} too large?")
 
         def log(epoch, history, live=live):
             live.log("gap", history["loss"][-1] - 1)
+            live.log("gradients", 3.0)
             live.log("weights", np.arange(6.0).reshape(2, 3))
 
         fit([live, log], epochs, model=model, optimizer=cl.SGD(model.parameters(), lr=lr))
@@ -245,9 +304,22 @@ def test_the_page_shows_names_settings_and_own_values_also_as_a_file(browser, tm
         page.check('[aria-label="compare lr 0.1"]')
         page.wait_for_function("() => document.querySelector('[data-chart=gap]').dataset.values.includes('lr 0.1')")
         assert values(page, "gap").keys() == {"lr 0.02", "lr 0.1"}
+        assert values(page, "loss").keys() == {"lr 0.02", "lr 0.1"}
+        sizes = '#size-charts [data-chart="gradients"]'
+        assert json.loads(page.get_attribute(sizes, "data-values")).keys() == {"0 Linear", "2 Linear"}
+        assert values(page, "gradients") == {"lr 0.02": 3, "lr 0.1": 3}
+        assert page.inner_text("#note") == "is 0.02 too large?"
+        assert "is 0.1 too large?" in page.inner_text("#list tr:nth-child(2)")
+        layers = ["0 Linear, weights", "0 Linear, gradients", "2 Linear, weights", "2 Linear, gradients"]
+        assert page.locator("#histogram-charts h3").all_inner_texts() == layers
+        medians = [values(page, name)["median"] for name in layers]
+        assert medians[1] > 0 < medians[3]
+        with page.expect_download() as download:
+            page.click('[aria-label="0 Linear, weights as CSV"]')
+        download.value.save_as(tmp_path / "histogram.csv")
         head = page.inner_text("#settings-head").split("\t")
         assert head[-1] == "lr"
-        assert [row.split("\t")[-1] for row in page.inner_text("#list").splitlines()] == ["0.02", "0.1"]
+        assert page.locator("#list td:last-child").all_inner_texts() == ["0.02", "0.1"]
         assert page.inner_text("#about").startswith("lr 0.02 · ")
         assert "weights, step " in page.inner_text("#pictures figcaption")
         with page.expect_download() as download:
@@ -264,6 +336,13 @@ def test_the_page_shows_names_settings_and_own_values_also_as_a_file(browser, tm
     wait_for_state(page, "finished")
     page.wait_for_function("() => document.querySelector('[data-chart=loss]').dataset.values.includes('lr 0.1')")
     assert values(page, "loss") == loss
+    assert [values(page, name)["median"] for name in layers] == medians
+    assert page.inner_text("#note") == "is 0.02 too large?"
+    rows = [row.split(",") for row in (tmp_path / "histogram.csv").read_text().splitlines()[1:]]
+    last = {name: float(value) for name, _, value, *_ in rows}
+    assert [*last] == ["1 %", "10 %", "25 %", "50 %", "75 %", "90 %", "99 %"]
+    assert sorted(last.values()) == [*last.values()]
+    assert last["50 %"] == medians[0]
     assert number(page, "Epoch").startswith("40 ")
     assert not page.is_visible("#pause")
     assert page.is_disabled('[aria-label="show lr 0.1"]')

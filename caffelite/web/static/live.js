@@ -159,20 +159,21 @@ function drawControls() {
 
 // ---- curves -----------------------------------------------------------------------------------------------------------
 
-const charts = new Map();
+const charts = new Map(); // by their places: the id of the parent, and the name
 let zoom = null; // the range of steps that all charts show, null for all steps
 
 function getChart(host, name, options = {}) {
-  if (!charts.has(name)) {
+  const place = host.id + name;
+  if (!charts.has(place)) {
     const chart = new LineChart(host, { title: name, unit: "step", ...options });
-    charts.set(name, chart);
+    charts.set(place, chart);
     chart.zoom = zoom;
     addTools(chart, (range) => {
       zoom = range;
       for (const each of charts.values()) each.set({ zoom });
     });
   }
-  return charts.get(name);
+  return charts.get(place);
 }
 
 /** Mark the epoch with the lowest loss, on held-out rows if there are any, unless it is the newest. */
@@ -210,9 +211,10 @@ function drawCurves({ curves: part }) {
     chart.show(lines, isOther ? changes : [...changes, ...best]);
   }
   const order = [...names.filter((name) => !MINOR_CURVES.includes(name)), ...MINOR_CURVES];
-  order.forEach((name, i) => { if (charts.has(name)) charts.get(name).figure.style.order = i; });
-  for (const [name, chart] of charts) {
-    if (chart.figure.parentElement === $("charts") && !names.includes(name)) chart.show([]);
+  for (const chart of charts.values()) {
+    if (chart.figure.parentElement !== $("charts")) continue;
+    chart.figure.style.order = order.indexOf(chart.title);
+    if (!names.includes(chart.title)) chart.show([]);
   }
 }
 
