@@ -31,7 +31,9 @@ class Histograms:
             self.steps.pop()
             self.columns.pop()
         self.steps.append(self.view.place)
-        self.columns.append({name: np.stack([quantiles(p.data), quantiles(p.grad, True)]) for name, p in layers.items()})
+        self.columns.append(
+            {name: np.stack([quantiles(p.data), quantiles(p.grad, True)]) for name, p in layers.items()}
+        )
         self._count += 1
         if len(self.steps) > MAX_COLUMNS:
             del self.steps[1::2], self.columns[1::2]

@@ -200,10 +200,10 @@ def live(
     """Return a callback that shows the training on a page: `model.fit(…, callbacks=[cl.live()])`.
 
     It prints the address of the page, which only this machine can reach, and opens it in a browser if there is a
-    screen. The page shows losses and metrics, sizes and histograms of weights and gradients, and dead and saturated units. Its
-    pictures suit the data. If x has two columns, they are the decision regions. If x are images, they are filters and
-    mistakes. If the model writes text, the page shows the text. It can pause the training, make one step or one epoch,
-    end it, change the rate, and save the model.
+    screen. The page shows losses and metrics, sizes and histograms of weights and gradients, and dead and saturated
+    units. Its pictures suit the data. If x has two columns, they are the decision regions. If x are images, they are
+    filters and mistakes. If the model writes text, the page shows the text. It can pause the training, make one step or
+    one epoch, end it, change the rate, and save the model.
 
     Parameters
     ----------

@@ -110,7 +110,11 @@ def _summarize(name: str, content: bytes | None) -> dict[str, Any]:
         message = decode(content or b"")
         status, curves = message["parts"]["status"], message["parts"]["curves"]
         entry = {key: status[key] for key in ("state", "epoch", "epochs", "seconds", "optimizer", "parameters")}
-        entry |= {"title": status.get("title", ""), "note": status.get("note", ""), "settings": dict(status.get("settings", {}))}
+        entry |= {
+            "title": status.get("title", ""),
+            "note": status.get("note", ""),
+            "settings": dict(status.get("settings", {})),
+        }
         return {"name": name, **entry, "curves": {key: dict(curve) for key, curve in curves["curves"].items()}}
     except (ValueError, TypeError, KeyError, AttributeError):
         return {}

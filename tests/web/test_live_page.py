@@ -121,9 +121,7 @@ def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, progr
     wait_for_state(page, "running")
     page.click("#stop")
     wait_for_state(page, "stopped")
-    page.wait_for_function(
-        "() => document.querySelector('#said').textContent.includes('This page stays as it is')"
-    )
+    page.wait_for_function("() => document.querySelector('#said').textContent.includes('This page stays as it is')")
     assert page.is_disabled("#pause")
     assert page.is_enabled("#keep")
     assert [line for line in said if "WebSocket" not in line] == []  # which tries to come back
@@ -195,9 +193,8 @@ def test_two_fingers_zoom_a_chart_and_one_scrolls_the_page(browser, folder):
             device.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": points})
 
         def wait_for_range(condition):
-            page.wait_for_function(
-                f"() => (([left, right]) => {condition})(JSON.parse(document.querySelector('[data-chart=loss]').dataset.range))"
-            )
+            loss = "document.querySelector('[data-chart=loss]')"
+            page.wait_for_function(f"() => (([left, right]) => {condition})(JSON.parse({loss}.dataset.range))")
 
         page.wait_for_function("() => document.querySelector('[data-chart=loss]')?.dataset.range")
         page.locator('[data-chart="loss"] canvas').scroll_into_view_if_needed()
