@@ -329,6 +329,17 @@ def test_values_that_are_not_finite_name_the_layer_where_they_begin():
     assert layers(look(model))["2"].output.counts.sum() == 100
 
 
+def test_gaps_in_a_table_are_reported_only_if_no_layer_fills_them():
+    table = {"age": np.where(np.arange(50) % 7, np.arange(50.0), np.nan)}
+    columns = cl.Columns(table)
+    (numbers,) = columns.arrays(table)
+    y, loss = np.arange(50) % 3, cl.SoftmaxLoss()
+    filled = cl.inspect(cl.Model([columns, cl.Linear(2, 3)], seed=0), numbers, y, loss=loss)
+    assert filled.findings == ["Nothing stands out."]
+    open_gaps = cl.inspect(cl.Model([cl.Linear(1, 3)], seed=0), numbers, y, loss=loss)
+    assert open_gaps.findings[0] == "Input: 8 of 50 numbers are not finite."
+
+
 def test_rows_that_are_not_finite_are_reported_first():
     x = X.copy()
     x[3, 1] = np.inf

@@ -9,6 +9,7 @@ export const colour = (name) => getComputedStyle(document.documentElement).getPr
 const LINES = ["--blue", "--orange", "--green", "--violet", "--red", "--sky", "--grey"];
 const lineColour = (key) => colour(typeof key === "string" ? key : LINES[key % LINES.length]);
 
+const MAX_DECADES = 5; // of a logarithmic axis of quantiles: some numbers may be next to 0
 const LEFT = 52, RIGHT = 10, TOP = 8, BOTTOM = 22; // pixels around the plot
 
 /** Write a number with about four digits. */
@@ -110,11 +111,10 @@ export class LineChart {
     this.redraw();
   }
 
-  /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic; of `zoom` only. A
-   *  logarithmic axis leaves out the quantiles of numbers near 0. */
+  /** Where the lines are: the range of x, and that of y, in powers of ten if it is logarithmic; of `zoom` only. */
   ranges([from, to] = [-Infinity, Infinity]) {
     let left = Infinity, right = -Infinity, low = Infinity, high = -Infinity;
-    for (const [x, y] of this.lines.flatMap(({ x, y, quantiles }) => (quantiles?.slice(this.log ? 2 : 0) ?? [y]).map((line) => [x, line]))) {
+    for (const [x, y] of this.lines.flatMap(({ x, y, quantiles }) => (quantiles ?? [y]).map((line) => [x, line]))) {
       for (let i = 0; i < x.length; i++) {
         const value = this.log ? Math.log10(y[i]) : y[i];
         if (!Number.isFinite(value) || x[i] < from || x[i] > to) continue;
@@ -125,6 +125,7 @@ export class LineChart {
       }
     }
     if (left > right) return null;
+    if (this.log && this.lines[0].quantiles) low = Math.max(low, high - MAX_DECADES);
     if (left === right) [left, right] = [left - 0.5, right + 0.5];
     if (from !== -Infinity) [left, right] = [from, to];
     const margin = (high - low) * 0.06 || Math.abs(high) * 0.5 || 0.5;
