@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from caffelite._support.colours import CURVES, style
 from caffelite.core.arrays import check_positive, check_positive_integer
 from caffelite.core.function import Function
 from caffelite.data.generator import DataGenerator, merge_single_rows
@@ -42,6 +43,7 @@ class RateTest:
         suggestion = "None" if self.suggestion is None else f"{self.suggestion:.2g}"
         return f"RateTest(suggestion={suggestion}, {len(self.lrs)} steps)"
 
+    @style()
     def plot(self) -> Any:
         """Draw the losses over the rates and return the matplotlib figure. Needs the extra `plot`."""
         from caffelite._support.figures import Figure
@@ -49,10 +51,10 @@ class RateTest:
         figure = Figure(5, 3.5)
         axes = figure.subplots()
         axes.plot(self.lrs, self.losses, color="0.75", label="loss")
-        axes.plot(self.lrs, self.smoothed, color="black", label="smoothed")
+        axes.plot(self.lrs, self.smoothed, label="smoothed")
         if self.suggestion is not None:
-            axes.axvline(self.suggestion, color="black", linestyle=":", label=f"suggestion {self.suggestion:.2g}")
-        axes.set(xscale="log", xlabel="learning rate", ylabel="loss")
+            axes.axvline(self.suggestion, color=CURVES[1], linestyle=":", label=f"suggestion {self.suggestion:.2g}")
+        axes.set(xscale="log", xlabel="learning rate", title="loss")
         axes.legend()
         return figure
 

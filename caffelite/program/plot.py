@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.colours import FAINT, INK, PALETTE
+from caffelite._support.colours import INK, PALETTE, style
 from caffelite._support.text_table import escape_tex, format_bytes, shorten
 from caffelite.program.ir import Buffer
 from caffelite.program.timeline import Timeline
@@ -22,6 +22,7 @@ MAX_NAMES = 50  # kernels that have their names
 X_RANGE = 1.09  # how much wider the axes are than the longest stage; the last names need it
 
 
+@style()
 def plot_stages(stages: list[Timeline]) -> Any:
     """Draw the stages of a Program, one below the other, all on the same scales; returns a matplotlib figure."""
     from caffelite._support.figures import Figure
@@ -36,11 +37,10 @@ def plot_stages(stages: list[Timeline]) -> Any:
         _draw_memory(memory, stage, colours, highest)
         for axes in (kernels, memory):
             axes.set_xlim(0, X_RANGE * longest)
-            axes.spines[:].set_visible(False)
-            axes.tick_params(length=0, labelsize=8, labelcolor=INK)
+            axes.tick_params(labelsize=8)
         memory.tick_params(axis="x", pad=8, labelbottom=memory is panels[-1])
         memory.set_ylim(0, 1.04 * highest)
-    panels[-1].set_xlabel("µs", color=INK, fontsize=9)
+    panels[-1].set_xlabel("µs")
     _label(figure, stages, panels[1::2])
     return figure
 
@@ -64,7 +64,7 @@ def _draw_kernels(axes: Any, stage: Timeline, colours: dict[Buffer, str]) -> Non
     count, total = len(stage.calls), format_bytes(stage.size)
     kernels = f"{count:,} kernel{'s' * (count != 1)}"
     title = f"{stage.name}:  {kernels}, {ends[-1] if count else 0:.1f} µs, {total} of temporaries"
-    axes.set_title(escape_tex(title), fontsize=10, color=INK, loc="left")
+    axes.set_title(escape_tex(title), fontsize=10)
 
 
 def _draw_memory(axes: Any, stage: Timeline, colours: dict[Buffer, str], highest: int) -> None:
@@ -78,8 +78,6 @@ def _draw_memory(axes: Any, stage: Timeline, colours: dict[Buffer, str], highest
         edge = 0.5 if bar.nbytes > MIN_OUTLINED * highest else 0
         options: Any = {"facecolor": colours[bar.buffer], "edgecolor": INK, "linewidth": edge}
         axes.add_patch(Rectangle((begins[bar.begin], bar.offset), width, bar.nbytes, **options))
-    axes.grid(axis="y", color=FAINT, linewidth=0.8)
-    axes.set_axisbelow(True)
     axes.yaxis.set_major_locator(_ticks())
     axes.yaxis.set_major_formatter(lambda value, _: format_bytes(value).replace(".0 ", " "))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
+from caffelite._support.colours import CURVES, style
 from caffelite._support.terminal import make_writable
 from caffelite._support.text_table import FIT_STYLE, TextTable, escape_tex, text_table
 
@@ -55,6 +56,7 @@ class History(dict[str, list[float]]):
         """The number of completed epochs."""
         return len(self["loss"])
 
+    @style()
     def plot(self, *others: History, labels: Sequence[str] | None = None) -> Any:
         """Draw a panel for each quantity over the epochs, and return the matplotlib figure. Needs matplotlib.
 
@@ -88,7 +90,7 @@ class History(dict[str, list[float]]):
         lines: Any = max((axes.lines for axes in panels.flat), key=len, default=[])
         if len(lines) > 1:
             columns = min(len(lines), 3 * len(names))
-            figure.legend(handles=lines, loc="outside upper center", ncols=columns, frameon=False, handlelength=3)
+            figure.legend(handles=lines, loc="outside upper center", ncols=columns, handlelength=3)
         return figure
 
     def draw(self, axes: Any, name: str) -> None:
@@ -129,7 +131,7 @@ def _draw_runs(column: Sequence[Any], runs: list[History], labels: Sequence[str]
     for axes, key, title in zip(column, (name, f"val_{name}"), (name, f"validation {name}"), strict=False):
         for i, (run, label) in enumerate(zip(runs, labels, strict=True)):
             if key in run:
-                _draw_line(axes, run[key], label, LINE_STYLES[i % len(LINE_STYLES)], color=f"C{i}")
+                _draw_line(axes, run[key], label, LINE_STYLES[i % len(LINE_STYLES)], color=CURVES[i % len(CURVES)])
         _label_axes(axes, title)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.colours import FAINT, INK, PALETTE
+from caffelite._support.colours import FAINT, INK, PALETTE, style
 from caffelite.core.arrays import check_positive, check_positive_integer
 from caffelite.core.function import format_shape
 from caffelite.model.model import Model
@@ -64,6 +64,7 @@ class Film:
         self._predictions.append(model.predict(self._subject.x))
 
     @cached_property
+    @style()
     def frames(self) -> list[np.ndarray]:
         """The pictures, each (height, width, 3) of uint8. They are drawn when they are first needed."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -80,7 +81,7 @@ class Film:
             main = figure.add_axes((left, LOSS / height, width, MAIN * self._subject.height / height))
             below = figure.add_axes((left, 0.3 / height, width, (LOSS - 0.55) / height))
             title = self._subject.draw(main, outputs, predictions)
-            main.set_title(f"epoch {epoch:,}   {title}", fontsize=10, color=INK, loc="left", family="monospace")
+            main.set_title(f"epoch {epoch:,}   {title}", fontsize=10, family="monospace")
             self._draw_loss(below, epoch)
             canvas.draw()
             frames.append(np.asarray(canvas.buffer_rgba())[..., :3].copy())
@@ -97,9 +98,8 @@ class Film:
             axes.set_yscale("log")
         axes.set_xlim(0, max(1, len(losses)) * 1.02)
         axes.minorticks_off()
-        axes.set_ylabel("loss", fontsize=9, color=INK)
-        axes.tick_params(which="both", length=0, labelsize=8, labelcolor=INK)
-        axes.spines[:].set_visible(False)
+        axes.set_ylabel("loss", fontsize=9)
+        axes.tick_params(labelsize=8)
 
     # ---- files --------------------------------------------------------------------------------------------------
 
@@ -212,10 +212,8 @@ class _Curve:
         axes.scatter(x[shown_rows], self.y[shown_rows], s=14, color=PALETTE[5], linewidths=0)
         axes.plot(self.points.reshape(-1), outputs.reshape(-1), color=PALETTE[4], linewidth=2)
         axes.set(xlim=(self.points.min(), self.points.max()), ylim=(low - margin, high + margin))
-        axes.tick_params(which="both", length=0, labelsize=8, labelcolor=INK)
-        axes.grid(color=FAINT, linewidth=0.8)
-        axes.set_axisbelow(True)
-        axes.spines[:].set_visible(False)
+        axes.grid(True)
+        axes.tick_params(labelsize=8)
         return f"rms error {np.sqrt(np.mean((predictions.reshape(-1) - self.y) ** 2)):.3g}"
 
 

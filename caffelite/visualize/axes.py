@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from caffelite._support.colours import FAINT, INK
-
 
 def style_axes(axes: Any, title: str, grid: str | None = None, loc: str = "left") -> None:
     """Write the title, and draw no box. Behind the picture are the lines of a grid: "x", "y", "both" or none."""
+    axes.grid(visible=False)
     if grid is not None:
-        axes.grid(axis=grid, color=FAINT, linewidth=0.8)
-        axes.set_axisbelow(True)
-    axes.set_title(title, fontsize=11, color=INK, loc=loc)
-    axes.tick_params(which="both", length=0, labelsize=9, labelcolor=INK)
-    axes.xaxis.label.set_color(INK)
-    axes.yaxis.label.set_color(INK)
+        axes.grid(axis=grid)
+    axes.set_axisbelow(True)
+    axes.set_title(title, loc=loc)
+    axes.tick_params(which="both", length=0)
     axes.spines[:].set_visible(False)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.colours import FAINT, INK, PALETTE
+from caffelite._support.colours import FAINT, INK, PALETTE, style
 from caffelite._support.text_table import escape_tex, shorten
 from caffelite.visualize.axes import make_axes, style_axes
 
@@ -20,6 +20,7 @@ LOW, MIDDLE, HIGH = PALETTE[0], "#BBBBBB", PALETTE[4]
 UNKNOWN = "#888888"  # words, dates and missing values
 
 
+@style()
 def waterfall(
     labels: Sequence[str],
     values: np.ndarray,
@@ -55,7 +56,7 @@ def waterfall(
     digits = max(0, 2 - math.floor(math.log10(span)))
     for place, start, end, value, error in zip(places, starts, ends, values, errors, strict=True):
         right = max(start, end, end + 2 * error) + 0.015 * span
-        axes.text(right, place, _format_change(value, digits), va="center", fontsize=9, color=INK)
+        axes.text(right, place, _format_change(value, digits), va="center")
     axes.axvline(base, color=UNKNOWN, linewidth=0.8, linestyle=":", zorder=0)
     axes.set_yticks(places, [escape_tex(shorten(label, 36)) for label in labels])
     axes.set(xlim=(low - 0.06 * span, high + 0.17 * span), ylim=(-0.7, len(values) - 0.3), xlabel=escape_tex(what))
@@ -68,6 +69,7 @@ def _format_change(value: float, digits: int) -> str:
     return f"{value:+,.{digits}f}".replace("-", "−") if round(value, digits) else "0"
 
 
+@style()
 def beeswarm(names: Sequence[Any], values: np.ndarray, ranks: np.ndarray, what: str, axes: Any = None) -> Any:
     """Draw a line of points for each column. Points that would hide each other are moved up and down.
 
@@ -90,11 +92,11 @@ def beeswarm(names: Sequence[Any], values: np.ndarray, ranks: np.ndarray, what: 
     axes.set(ylim=(-0.7, len(order) - 0.3), xlabel=escape_tex(f"contribution to {what}"))
     if not np.isnan(ranks[:, order]).all():
         bar = axes.figure.colorbar(ScalarMappable(cmap=colours), ax=axes, ticks=[0, 1], aspect=30, pad=0.02)
-        bar.ax.set_yticklabels(["low", "high"], fontsize=9, color=INK)
+        bar.ax.set_yticklabels(["low", "high"])
         bar.ax.tick_params(length=0)
         has_words = np.isnan(ranks[:, order]).all(axis=0).any()
         label = f"value in the column{' (words are grey)' if has_words else ''}"
-        bar.set_label(label, fontsize=9, color=INK, labelpad=-12)
+        bar.set_label(label, labelpad=-12)
         bar.outline.set_visible(False)
     style_axes(axes, f"{len(values):,} rows, a point each", grid="x")
     return axes.figure
@@ -111,6 +113,7 @@ def spread_points(x: np.ndarray, width: float, height: float) -> np.ndarray:
     return levels * min(0.06, height / max(1, int(np.abs(levels).max(initial=0))))
 
 
+@style()
 def class_bars(names: Sequence[Any], means: np.ndarray, classes: Sequence[Any], axes: Any = None) -> Any:
     """Draw the mean size of the contributions to each class, a bar a column. means (columns, classes)."""
     order = np.argsort(-means.sum(axis=1), kind="stable")[:MAX_COLUMNS]
@@ -128,12 +131,13 @@ def class_bars(names: Sequence[Any], means: np.ndarray, classes: Sequence[Any], 
         label = f"{len(classes) - len(shown)} other classes"
         axes.barh(places, rest, left=left, height=0.62, color=FAINT, label=label)
     axes.set_yticks(places, [escape_tex(shorten(str(names[i]), 32)) for i in order])
-    axes.legend(loc="lower right", fontsize=9, frameon=False, labelcolor=INK)
+    axes.legend(loc="lower right")
     axes.set(xlabel="mean size of the contributions to the probability of each class")
     style_axes(axes, "what matters, by class", grid="x")
     return axes.figure
 
 
+@style()
 def dependence(data: np.ndarray, values: np.ndarray, name: str, what: str, axes: Any = None) -> Any:
     """Draw contributions (n,) over the values of a column, (n,) numbers, dates or words. None and NaN are missing."""
     from matplotlib.dates import AutoDateLocator, ConciseDateFormatter

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import functions
+from caffelite._support.colours import PALETTE, style
 from caffelite._support.moved_modules import rename_attributes
 from caffelite._support.terminal import make_writable
 from caffelite._support.text_table import TextTable, shorten, text_table
@@ -37,7 +38,6 @@ from caffelite.model.tracing import Trace, TraceStep, to_list, unwrap_tensor
 from caffelite.training.callbacks.advice import describe_merged
 from caffelite.training.inputs import UserData, as_losses, prepare_data
 from caffelite.visualize.graph import observe_graph
-from caffelite.visualize.plots import PALETTE
 
 DEAD = 0.1  # share of the units that are 0 for all rows
 SATURATED = 0.01  # share of the range, from its ends
@@ -172,6 +172,7 @@ class Inspection:
         tables = [self._layer_table()._repr_html_(), self._parameter_table()._repr_html_()]
         return "\n".join([f"<p>{self._heading()}</p>", *tables, f"<ul>{findings}</ul>"])
 
+    @style()
     def plot(self) -> Any:
         """Draw histograms, a line a layer: of its outputs, their gradients, its parameters and theirs.
 
@@ -186,7 +187,7 @@ class Inspection:
         figure = Figure(8, 0.4 + 0.62 * len(lines), layout)
         panels = figure.subplots(len(lines), 4, squeeze=False)
         for axes, title in zip(panels[0], ("outputs", "gradients", "parameters", "gradients"), strict=True):
-            axes.set_title(title, fontsize=10)
+            axes.set_title(title)
         for line, (layer, parameter, columns) in zip(panels, lines, strict=True):
             for axes, statistics in zip(line, columns, strict=True):
                 _draw_histogram(axes, statistics)
@@ -405,7 +406,6 @@ def _format_percent(x: float) -> str:
 
 def _draw_histogram(axes: Any, statistics: Statistics | None) -> None:
     """Draw the counts over the numbers. The least and the greatest number are written below."""
-    axes.spines[["left", "right", "top"]].set_visible(False)
     axes.spines["bottom"].set_visible(statistics is not None)
     axes.set(xticks=[], yticks=[])
     if statistics is None or not statistics.counts.any():

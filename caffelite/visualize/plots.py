@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from caffelite._support.colours import INK, PALETTE
+from caffelite._support.colours import INK, PALETTE, style
 from caffelite._support.extras import pip_command
 from caffelite._support.text_table import escape_tex, shorten
 from caffelite.core.function import Function
@@ -32,6 +32,7 @@ PIXELS = 500  # along the longer side of the regions
 SIGNED_COLOURS = ("#2D0060", "#777777", "#FFCF7A")
 
 
+@style()
 def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
     """Draw points in the plane over the regions in which a classifier decides for each class.
 
@@ -51,6 +52,7 @@ def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
     return axes.figure
 
 
+@style()
 def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     """Draw every image whose prediction is not its label, in a grid, with "label → prediction" under each.
 
@@ -90,6 +92,7 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
     return axes.figure
 
 
+@style()
 def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
     """Draw an image, and beside it each filter of a convolution of one channel, over its output for the image.
 
@@ -116,6 +119,7 @@ def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
     return axes.figure
 
 
+@style()
 def weights(function: Function) -> Any:
     """Draw the weights of a model, or of any Function: its parameters of two and more axes, each in a panel.
 
@@ -141,6 +145,7 @@ def weights(function: Function) -> Any:
     return figure
 
 
+@style()
 def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     """Draw how many rows of each label were predicted to be of each class, by scikit-learn's ConfusionMatrixDisplay.
 
@@ -163,9 +168,11 @@ def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
         text_kw={"fontsize": min(10, 150 / classes)},
         xticks_rotation="horizontal" if classes <= 20 else "vertical",
     )
+    axes.grid(visible=False)
     return axes.figure
 
 
+@style()
 def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
     """Draw how often a classifier is right, over its probabilities, by scikit-learn's CalibrationDisplay.
 
@@ -189,12 +196,13 @@ def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
     is_right = probabilities.argmax(axis=1) == labels if is_multiclass else labels
     confidence = probabilities.max(axis=1) if is_multiclass else probabilities
     display.from_predictions(is_right, confidence, n_bins=10, ax=axes, name="model", color=PALETTE[0], pos_label=1)
-    axes.legend(loc="best", frameon=False, fontsize=8)
+    axes.legend(loc="best")
     event = "the class decided for" if is_multiclass else "class 1"
     axes.set(xlabel=f"mean probability of {event}", ylabel=f"share of rows of {event}")
     return axes.figure
 
 
+@style()
 def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
     """Draw target minus prediction over the prediction, for 1,000 points at most.
 
@@ -218,6 +226,7 @@ def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
     return axes.figure
 
 
+@style()
 def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = None) -> Any:
     """Draw a text in lines of some columns. The ground of a character is darker if it was less probable.
 
@@ -251,6 +260,7 @@ def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = 
     return axes.figure
 
 
+@style()
 def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
     """Return a matplotlib Figure: `decision_regions`, and beside them the loss and the accuracy over the epochs.
 
@@ -263,6 +273,7 @@ def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
     return figure
 
 
+@style()
 def digits_picture(history: History, images: Any, labels: Any, predictions: Any, convolution: Conv2d) -> Any:
     """Return a matplotlib Figure: `mistakes`, the loss and the accuracy over the epochs, and below them `filters`.
 
@@ -275,11 +286,12 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
     above, below = figure.subfigures(2, 1, height_ratios=[1.9, 1])
     mistakes(images, labels, predictions, axes=_draw_curves_right(above, history, title))
     axes = below.subplots()
-    axes.set_title("the filters of the first layer, and what they make of the image", fontsize=11, color=INK)
+    axes.set_title("the filters of the first layer, and what they make of the image")
     filters(convolution, images[wrong[0] if len(wrong) else 0], axes=axes)
     return figure
 
 
+@style()
 def text_picture(history: History, characters: str, probabilities: Any) -> Any:
     """Return a matplotlib Figure: `text`, what there is room for, and beside it loss and accuracy over the epochs."""
     figure = make_figure(dpi=160)
@@ -288,6 +300,7 @@ def text_picture(history: History, characters: str, probabilities: Any) -> Any:
     return figure
 
 
+@style()
 def table_picture(
     history: History, truth: Any, predictions: Any, classes: Sequence[str] | None, importances: Mapping[str, float]
 ) -> Any:
@@ -353,7 +366,7 @@ def _draw_curves_right(figure: Any, history: History, title: str) -> Any:
     """Draw the loss and the accuracy on the right of a figure; titled axes on its left, empty."""
     left, right = figure.subfigures(1, 2, width_ratios=[0.8, 1], wspace=0.04)
     main = left.subplots()
-    main.set_title(title, fontsize=11, color=INK)
+    main.set_title(title)
     _draw_curves(right, history)
     return main
 
@@ -363,15 +376,16 @@ def _draw_curves(figure: Any, history: History, validation_label: str = "held ou
     from matplotlib.ticker import LogLocator, NullLocator
 
     loss, metric = figure.subplots(2, 1, sharex=True)
-    _draw_curve(loss, history, "loss")
+    name = next(name for name in history if name != "loss")
+    history.draw(loss, "loss")
+    history.draw(metric, name)
+    metric.margins(x=0.01)
     loss.set(xlabel="", yscale="log")
     loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     loss.yaxis.set_major_formatter("{x:g}")
     loss.yaxis.set_minor_locator(NullLocator())
     if "val_loss" in history:
-        loss.legend(["training", validation_label], frameon=False, fontsize=9, labelcolor=INK)
-    name = next(name for name in history if name != "loss")
-    _draw_curve(metric, history, name)
+        loss.legend(["training", validation_label])
     if name == "accuracy":
         metric.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
@@ -419,13 +433,3 @@ def _draw_image(axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> None
     """Ink on paper that is a shade darker than the figure."""
     ink = image.max()
     axes.imshow(image, extent=extent, cmap="gray_r", vmin=-0.05 * ink, vmax=ink, interpolation="nearest")
-
-
-def _draw_curve(axes: Any, history: History, name: str) -> None:
-    axes.set_prop_cycle(color=[PALETTE[0], PALETTE[4]])
-    history.draw(axes, name)
-    for line in axes.lines:
-        line.set_linewidth(1.5)
-    axes.set_title("")
-    axes.margins(x=0.01)
-    style_axes(axes, escape_tex(name), grid="y")

@@ -36,7 +36,7 @@ def test_a_history_can_be_plotted():
     pytest.importorskip("matplotlib")
     history = train(classifier(2, 3), X, Y, epochs=3, metrics=["accuracy"], validation_data=(X, Y))
     figure = history.plot()
-    assert [axes.get_title() for axes in figure.axes] == ["loss", "accuracy"]
+    assert [axes.get_title("left") for axes in figure.axes] == ["loss", "accuracy"]
     assert [len(axes.lines) for axes in figure.axes] == [2, 2]
     assert figure.axes[0].lines[0].get_xydata().tolist() == [[i + 1, v] for i, v in enumerate(history["loss"])]
     assert figure.axes[0].lines[1].get_ydata().tolist() == history["val_loss"]

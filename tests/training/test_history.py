@@ -14,7 +14,7 @@ def history(epochs=5, *, start=1.0, validation=True, accuracy=True):
 
 
 def titles(figure):
-    return [axes.get_title() for axes in figure.axes]
+    return [axes.get_title("left") for axes in figure.axes]
 
 
 def legend(figure):
@@ -111,4 +111,4 @@ def test_names_with_dollar_signs_are_drawn_as_they_are():
     assert "<svg" in one._repr_svg_()
     figure = one.plot(one, labels=["$a_$", "b$"])
     figure.draw_without_rendering()
-    assert figure.axes[1].title.get_text() == r"\$x^\$"
+    assert figure.axes[1].get_title("left") == r"\$x^\$"

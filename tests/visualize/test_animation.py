@@ -106,7 +106,8 @@ def test_the_last_picture_has_the_regions_of_the_trained_model():
     ends = np.array(
         [[film.points[:, 0].min(), film.points[:, 1].max()], [film.points[:, 0].max(), film.points[:, 1].min()]]
     )
-    rows, columns = np.flatnonzero((picture != 255).all(axis=-1).sum(axis=1) > 300), None
+    rows = np.flatnonzero((picture != 255).all(axis=-1).sum(axis=1) > 300)
+    rows = rows[rows < len(picture) - films.LOSS * films.DPI]  # below is the loss, with the lines of a grid
     columns = np.flatnonzero((picture[rows] != 255).all(axis=-1).sum(axis=0) > 250)
     (top, bottom), (left, right) = rows[[0, -1]], columns[[0, -1]]
     decided, seen = [], []

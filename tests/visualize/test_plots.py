@@ -224,7 +224,7 @@ def test_a_filter_of_zeros_is_grey(axes):
 def test_the_spiral_picture_has_the_regions_and_both_curves():
     figure = plots.spiral_picture(cl.Model([Halves()]), history(5), X, np.array([0, 1, 0, 0]))
     main, loss, accuracy = everywhere(figure)
-    assert "75.0%" in main.get_title()
+    assert "75.0%" in main.get_title("left")
     assert len(main.images) == 1
     for axes in (loss, accuracy):
         np.testing.assert_array_equal(axes.lines[0].get_xdata(), [1, 2, 3, 4, 5])
@@ -239,7 +239,7 @@ def test_the_digits_picture_has_mistakes_curves_and_filters():
     main, loss, accuracy, below = everywhere(figure)
     np.testing.assert_array_equal(below.images[0].get_array(), images(3)[1])
     assert len(below.images) == 1 + 2 * 2
-    assert "1 of 3" in main.get_title()
+    assert "1 of 3" in main.get_title("left")
     assert texts(main) == ["2 → 7"]
     assert [text.get_text() for text in loss.get_legend().get_texts()] == ["training", "held out"]
     assert len(loss.lines) == len(accuracy.lines) == 2
@@ -279,8 +279,8 @@ def test_weights_of_a_matrix_are_drawn_with_their_range_in_the_title():
         np.testing.assert_array_equal(axes.images[0].get_array(), p.data)
         most = np.abs(p.data).max()
         assert axes.images[0].get_clim() == (-most, most)
-        assert f"{p.shape}\n±{most:.2g}" in axes.get_title()
-    assert figure.axes[1].get_title().startswith("2.weight (5, 3)")
+        assert f"{p.shape}\n±{most:.2g}" in axes.get_title("left")
+    assert figure.axes[1].get_title("left").startswith("2.weight (5, 3)")
 
 
 @pytest.mark.parametrize(("outputs", "inputs"), [(5, 3), (5, 1), (1, 1)])
@@ -405,3 +405,23 @@ def test_columns_whose_names_begin_alike_have_a_bar_each():
     figure = plots.table_picture(history(2), [0.0, 1.0], [0.0, 0.5], None, dict.fromkeys(names, 0.5))
     assert len(figure.axes[-1].patches) == 3
     assert len(figure.axes[-1].get_yticklabels()) == 3
+
+
+def test_pictures_have_one_style_and_leave_the_settings_alone():
+    with plt.rc_context({"axes.spines.top": True, "axes.titlelocation": "center", "font.size": 30}):
+        before = dict(plt.rcParams)
+        figures = [history(5, validation=True).plot(), plots.weights(cl.Linear(2, 3)), plots.text("ab", [0.5, 0.1])]
+        figures.append(plots.spiral_picture(cl.Model([Halves()]), history(5), X, np.array([0, 1, 0, 0])))
+        with pytest.raises(ValueError, match="no parameters"):
+            plots.weights(cl.ReLU())
+        assert dict(plt.rcParams) == before
+    for axes in [axes for figure in figures for axes in everywhere(figure)]:
+        assert not any(spine.get_visible() for spine in axes.spines.values())
+        assert axes.get_title() == ""
+        assert axes.xaxis.label.get_fontsize() == 11
+        assert axes.title.get_fontsize() == 11
+
+
+def test_lines_keep_their_colours_when_the_settings_return():
+    first, second = history(3).plot(history(4), labels=["a", "b"]).axes[0].lines
+    assert [line.get_color() for line in (first, second)] == [plots.PALETTE[0], plots.PALETTE[4]]
