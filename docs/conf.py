@@ -24,6 +24,7 @@ extensions += [
     "drawing",
     "net",
     "exercise",
+    "dark",
     "mathml",
     "gallery",
     "notebooks",

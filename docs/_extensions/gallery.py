@@ -1,20 +1,23 @@
 """The gallery: every file in examples/ is run, and gets a page with its picture, its code and what it printed.
 
 The pages are written to docs/gallery/ before the others are read. What a file printed is kept next to them, and it is
-run again when it, or anything in caffelite, has changed.
+run again when it, or anything in caffelite, has changed. A run that takes minutes is stored in docs/_runs/ instead.
 """
 
 import ast
 import hashlib
+import json
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
+from PIL import Image
 from sphinx.application import Sphinx
 from sphinx.errors import ExtensionError
 from sphinx.util.display import status_iterator
@@ -24,6 +27,8 @@ import caffelite
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ENVIRONMENT = os.environ | {"OMP_NUM_THREADS": "1", "MPLBACKEND": "agg"}  # other programs may run
 PICTURES = Path(__file__).parent / "pictures.py"
+RUNS = Path(__file__).parents[1] / "_runs"
+WHOLE = (0, 0, 1, 1)
 
 
 @dataclass
@@ -33,70 +38,154 @@ class Example:
     name: str
     title: str
     picture: str = ""  # the name of the file that it draws; "" if it draws none: then pictures.py draws one
-    arguments: list[str] = field(default_factory=list)  # {picture} is the file's path
     note: str = ""  # what is to be said of the run
     command: str = ""  # of caffelite's commands, the one that draws the picture in its place
-
-    def __post_init__(self):
-        if self.picture and not self.arguments and not self.command:
-            self.arguments = ["{picture}"]
+    alt: str = ""  # what the picture shows, for people who don't see it
+    crop: tuple[float, float, float, float] = WHOLE  # of the picture, on the card: left, top, right, bottom
 
 
 GROUPS = {
     "First programs": [
-        Example("spiral", "Three spirals", picture="spiral.png", command="spiral"),
-        Example("blobs", "Gaussian blobs"),
-        Example("digits", "Handwritten digits", picture="digits.png", command="digits"),
-        Example("digits_mlp", "Digits with Adam, or MNIST"),
-        Example("xor", "XOR, one example at a time"),
+        Example(
+            "spiral",
+            "Three spirals",
+            picture="spiral.svg",
+            command="spiral",
+            alt="Points of three spirals over the regions that the net has learned; its loss and accuracy",
+            crop=(0.007, 0.2, 0.428, 0.8),
+        ),
+        Example("blobs", "Gaussian blobs", alt="Three groups of points, and a region for each"),
+        Example(
+            "digits",
+            "Handwritten digits",
+            picture="digits.svg",
+            command="digits",
+            alt="The images that the net reads wrongly, its loss and accuracy, and its filters",
+            crop=(0, 0, 0.43, 0.6),
+        ),
+        Example("digits_mlp", "Digits with Adam, or MNIST", alt="Eight images of digits that the net reads wrongly"),
+        Example("xor", "XOR, one example at a time", alt="The output over the plane: high at two corners, low at two"),
     ],
     "How it works inside": [
-        Example("textbook_loop", "The training loop by hand"),
-        Example("own_function", "Your own Functions"),
-        Example("matmul_gradients", "Gradients of a matrix product"),
-        Example("relu_regression", "Training an expression", picture="graph.svg"),
-        Example("activations", "Every activation", picture="activations.png"),
-        Example("residual_net", "Residual and plain nets", picture="regions.png"),
+        Example(
+            "textbook_loop",
+            "The training loop by hand",
+            alt="Points of three spirals over the regions that the net has learned, and the falling loss",
+            crop=(0, 0.1, 0.46, 0.9),
+        ),
+        Example("own_function", "Your own Functions", alt="The net's curve goes through noisy points of a sine"),
+        Example(
+            "matmul_gradients", "Gradients of a matrix product", alt="The numbers of the gradients dy/dx and dy/dW"
+        ),
+        Example(
+            "relu_regression",
+            "Training an expression",
+            picture="graph.svg",
+            alt="The graph of an expression, a box for each operation",
+            crop=(0, 0, 1, 0.42),
+        ),
+        Example(
+            "activations",
+            "Every activation",
+            picture="activations.svg",
+            alt="The curves of the activations, each with its slope",
+            crop=(0, 0.02, 0.68, 0.29),
+        ),
+        Example(
+            "residual_net",
+            "Residual and plain nets",
+            picture="regions.svg",
+            alt="A plain deep net has learned nothing, while the one with residuals has learned the spirals",
+            crop=(0, 0, 0.6, 1),
+        ),
     ],
     "Images": [
-        Example("lenet", "LeNet-5"),
-        Example("resnet", "ResNet-8"),
-        Example("autoencoder", "An autoencoder", picture="digits.png"),
-        Example("digits_in_c", "A net in C"),
+        Example("lenet", "LeNet-5", alt="An image of a digit, six maps that the first layer makes of it, and a filter"),
+        Example("resnet", "ResNet-8", alt="Circles, squares and triangles in noise, with the names that the net gives"),
+        Example(
+            "autoencoder",
+            "An autoencoder",
+            picture="digits.svg",
+            alt="Images of digits, and below them what the autoencoder and principal components make of them",
+            crop=(0, 0, 0.36, 1),
+        ),
+        Example("digits_in_c", "A net in C", alt="An image of a digit, and the probabilities that C computed"),
         Example(
             "draw_digits",
             "Draw a digit",
             note="`python draw_digits.py --page` opens a page in your browser on which you draw. It needs "
             "`pip install gradio`.",
+            alt="A drawn digit, the same in 8 × 8 pixels, and the probabilities of the digits",
         ),
     ],
     "Recipes": [
-        Example("mixup", "Mixup"),
-        Example("label_noise", "Wrong labels"),
-        Example("distillation", "Knowledge distillation"),
-        Example("contrastive", "Contrastive pairs", picture="points.png"),
-        Example("vae", "A variational autoencoder", picture="drawn.png"),
-        Example("gan", "A GAN: two nets compete", picture="ring.png"),
-        Example("wgan_gp", "A Wasserstein GAN", picture="clusters.png"),
-        Example("image_captions", "Images and captions", picture="captions.png"),
-        Example("karate_club", "A graph net", picture="club.png"),
-        Example("cart_pole", "Balancing a pole on a cart"),
+        Example("mixup", "Mixup", alt="Bars: with half of the labels wrong, mixup raises the accuracy"),
+        Example("label_noise", "Wrong labels", alt="The share of wrong labels, and the accuracy in spite of them"),
+        Example(
+            "distillation", "Knowledge distillation", alt="Bars: a taught student is nearly as good as its teacher"
+        ),
+        Example(
+            "contrastive", "Contrastive pairs", picture="points.svg", alt="Test images as points: digits form groups"
+        ),
+        Example(
+            "vae",
+            "A variational autoencoder",
+            picture="drawn.png",
+            alt="Digits that nobody wrote",
+            crop=(0, 0, 1, 0.6),
+        ),
+        Example(
+            "gan", "A GAN: two nets compete", picture="ring.png", alt="Generated points cover a ring of real points"
+        ),
+        Example(
+            "wgan_gp",
+            "A Wasserstein GAN",
+            picture="clusters.png",
+            alt="Generated points at eight clusters of real points, over the critic's values",
+        ),
+        Example(
+            "image_captions",
+            "Images and captions",
+            picture="captions.svg",
+            alt="Pairs of digits, each with the caption that fits best",
+        ),
+        Example(
+            "karate_club",
+            "A graph net",
+            picture="club.svg",
+            alt="Members of a club as points, with lines for friendships, in the colours of two groups",
+        ),
+        Example("cart_pole", "Balancing a pole on a cart", alt="A cart that balances a pole, drawn every half second"),
     ],
     "Numbers, time series, text": [
-        Example("regression", "Regression with a band", picture="band.png"),
-        Example("time_series", "A 24-hour forecast", picture="forecasts.png"),
-        Example("motion", "Phone sensors"),
-        Example("reviews", "Good and bad reviews"),
-        Example("text", "Sparse text"),
-        Example("addition", "Learning to add"),
-        Example("language_model", "A language model that reads on"),
-        Example("microgpt", "microgpt: names, letter by letter"),
+        Example(
+            "regression",
+            "Regression with a band",
+            picture="band.png",
+            alt="A curve through points, with a band that is wide where they scatter",
+        ),
+        Example(
+            "time_series",
+            "A 24-hour forecast",
+            picture="forecasts.svg",
+            alt="A week of consumption and its forecasts; below, the errors over the hours ahead",
+            crop=(0, 0, 0.6, 0.6),
+        ),
+        Example("motion", "Phone sensors", alt="Curves of three sensors for each of six activities"),
+        Example("reviews", "Good and bad reviews", alt="Bars: the words that speak most for and against a film"),
+        Example("text", "Sparse text", alt="Weights of words and units as colours"),
+        Example("addition", "Learning to add", alt="The share of right characters rises to 100 %"),
+        Example("language_model", "A language model that reads on", alt="The perplexity falls over the epochs"),
+        Example(
+            "microgpt",
+            "microgpt: names, letter by letter",
+            alt="Names, each letter on a ground that is darker if the net did not expect it",
+        ),
         Example(
             "gpt",
             "A GPT that writes",
-            arguments=["--layers=2", "--size=64", "--steps=600", "--sample=300"],
-            note="For this page it ran as `python gpt.py --layers=2 --size=64 --steps=600 --sample=300`. So the net is "
-            "smaller and its training shorter than without options.",
+            note="@GPT@",
+            alt="Lines of Newton's Opticks, each character on a ground that is darker if the GPT did not expect it",
         ),
     ],
 }
@@ -119,6 +208,8 @@ def write_pages(app):
         for _ in status_iterator(done, "running examples… ", length=len(examples), stringify_func=str):
             pass
     for example in examples.values():
+        if example.crop != WHOLE:
+            crop(folder / picture_name(example), example.crop, folder / card_picture(example))
         write(folder / f"{example.name}.md", page(example, folder))
     write(folder / "index.md", index(folder))
 
@@ -134,27 +225,29 @@ def write(path, text):
 
 
 def run(example, folder, library_digest):
-    """Have what the example prints in NAME.txt, and its picture; run it if they are not of these sources. Its name."""
-    source, printed, key = (
-        EXAMPLES / f"{example.name}.py",
-        folder / f"{example.name}.txt",
-        folder / f"{example.name}.key",
-    )
-    current_key = digest([source, PICTURES], example, library_digest)
-    if printed.exists() and key.exists() and key.read_text() == current_key:
+    """Have what the example prints in NAME.txt, its picture, and its time and size in NAME.json. Return its name.
+
+    Run it if they are not of these sources, or copy a stored run.
+    """
+    files = [folder / f"{example.name}{ending}" for ending in (".txt", ".json")]
+    source, key = EXAMPLES / f"{example.name}.py", folder / f"{example.name}.key"
+    current_key = digest([source, PICTURES, *RUNS.iterdir()], example.picture, example.command, library_digest)
+    if key.exists() and key.read_text() == current_key and all(path.exists() for path in files):
         return example.name
-    with tempfile.TemporaryDirectory() as work_folder:
-        picture = Path(work_folder) / example.picture
-        arguments = [argument.format(picture=picture) for argument in example.arguments]
-        if example.picture:
-            output = execute("-W", "error", source, *arguments, folder=work_folder)
-        else:
-            picture = Path(work_folder) / "picture.svg"
-            output = execute("-W", "error", PICTURES, source, picture, *arguments, folder=work_folder)
-        if example.command:
-            execute("-m", "caffelite", example.command, "--output", picture, folder=work_folder)
-        shutil.copy(picture, folder / picture_name(example))
-    printed.write_text(output)
+    stored = [RUNS / path.name for path in (*files, folder / picture_name(example))]
+    if stored[0].exists():
+        for path in stored:
+            shutil.copy(path, folder)
+    else:
+        with tempfile.TemporaryDirectory() as work_folder:
+            picture, facts = Path(work_folder) / (example.picture or "picture.svg"), Path(work_folder) / "facts.json"
+            arguments = [picture] if example.picture and not example.command else []
+            output = execute("-W", "error", PICTURES, source, picture, facts, *arguments, folder=work_folder)
+            if example.command:
+                execute("-m", "caffelite", example.command, "--output", picture, folder=work_folder)
+            for made, path in zip((picture, facts), (folder / picture_name(example), files[1]), strict=True):
+                shutil.copy(made, path)
+        files[0].write_text(output)
     key.write_text(current_key)
     return example.name
 
@@ -168,8 +261,30 @@ def execute(*arguments, folder):
     return child.stdout
 
 
+def crop(picture, box, path):
+    """Write a part of a picture to a file. The box has its left, top, right and bottom ends in 0 … 1."""
+    if picture.suffix == ".png":
+        image = Image.open(picture)
+        width, height = image.size
+        image.crop([round(x * size) for x, size in zip(box, (width, height) * 2, strict=True)]).save(path)
+        return
+    root, rest = re.match(r"(.*?<svg\b[^>]*>)(.*)", picture.read_text(), re.DOTALL).groups()
+    left, top, width, height = map(float, re.search(r'viewBox="([^"]*)"', root)[1].split())
+    new = {"width": (box[2] - box[0]) * width, "height": (box[3] - box[1]) * height}
+    view = left + box[0] * width, top + box[1] * height, *new.values()
+    root = re.sub(r'viewBox="[^"]*"', f'viewBox="{" ".join(f"{x:.6g}" for x in view)}"', root)
+    for name, size in new.items():
+        root = re.sub(rf'\b{name}="[^"]*"', f'{name}="{size:.6g}"', root)
+    path.write_text(root + rest)
+
+
 def picture_name(example):
     return f"{example.name}{Path(example.picture).suffix if example.picture else '.svg'}"
+
+
+def card_picture(example):
+    name = picture_name(example)
+    return name if example.crop == WHOLE else name.replace(".", "-card.")
 
 
 def read_docstring(example):
@@ -188,10 +303,7 @@ def commands(lines):
 def page(example, folder):
     first, rest = read_docstring(example)
     parts = [f"# {example.title}", first, rest]
-    if example.picture:
-        parts.append(f"![What it draws]({picture_name(example)})")
-    else:
-        parts.append(f"![Drawn from what it learned]({picture_name(example)})")
+    parts.append(f"![{example.alt}]({picture_name(example)})")
     if example.command:
         command = f"caffelite {example.command} --output {example.picture}"
         parts.append(f"`{command}` draws the picture. It trains its own net.")
@@ -206,17 +318,36 @@ def index(folder):
     parts = [
         "# Gallery",
         "The programs in `examples/`, each with a picture and its output. They ran when these pages were built, and "
-        "the tests run them, too.",
+        "the tests run them, too. The times are of one core of that machine.",
     ]
     for title, examples in GROUPS.items():
         cards = "\n\n".join(card(example, folder) for example in examples)
-        parts.append(f"## {title}\n\n:::::{{container}} cards\n\n{cards}\n\n:::::")
+        parts.append(f"## {title}\n\n::::::{{container}} cards gallery\n\n{cards}\n\n::::::")
     names = "\n".join(example.name for examples in GROUPS.values() for example in examples)
     parts.append(f"```{{toctree}}\n:hidden:\n\n{names}\n```")
     return "\n\n".join(parts) + "\n"
 
 
 def card(example, folder):
-    shown = f"[![{example.title}]({picture_name(example)})]({example.name}.md)"
+    shown = f"![{example.alt}]({card_picture(example)})"
     first, _ = read_docstring(example)
-    return f"::::{{container}} card\n{shown}\n\n**[{example.title}]({example.name}.md)**\n\n{first}\n::::"
+    facts = json.loads((folder / f"{example.name}.json").read_text())
+    return (
+        f":::::{{container}} card\n{shown}\n\n**[{example.title}]({example.name}.md)**\n\n{first}\n\n"
+        f"::::{{container}} measures\n{describe(**facts)}\n::::\n:::::"
+    )
+
+
+def describe(seconds, nets, weights):
+    """Return the time and the size of an example, in words."""
+    time = (
+        f"{1000 * seconds:.0f} ms"
+        if seconds < 0.1
+        else f"{seconds:.1f} s"
+        if seconds < 2
+        else f"{seconds:.0f} s"
+        if seconds < 100
+        else f"{seconds / 60:.0f} min"
+    )
+    size = f" · {weights:,} weights" if nets else ""
+    return time + size + (f" in {nets} nets" if nets > 1 else "")

@@ -1,46 +1,31 @@
-"""Pictures for the gallery's cards, of the examples that draw none: python pictures.py EXAMPLE.py PICTURE.svg …
+"""Runs an example for the gallery, in the style of all pictures: python pictures.py EXAMPLE.py PICTURE.svg FACTS.json …
 
-The example is run as it is, with the arguments that follow, and then its variables are drawn.
+The example is run as it is, with the arguments that follow. If there is a function of its name here, it draws the
+variables of the example. FACTS.json gets the seconds on one core, and the weights of the example's nets.
 """
 
+import json
 import runpy
 import sys
 from pathlib import Path
+from time import process_time
 
 import matplotlib.pyplot as plt
 import numpy as np
 
 import caffelite as cl
+from caffelite._support.colours import PALETTE, STYLE
 
-COLOURS = ["#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00"]
-STYLE = {
-    "axes.prop_cycle": plt.cycler(color=COLOURS),
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "font.size": 11,
-    "svg.fonttype": "path",
-    "svg.hashsalt": "caffelite",
-}
+WRONG = PALETTE[4]
 
 
 # ---- kinds ----------------------------------------------------------------------------------------------------------
 
 
-def regions(axes, model, x, y):
-    """Points over the probabilities of their classes."""
-    low, high = x.min(axis=0) - 0.3, x.max(axis=0) + 0.3
-    across, up = np.meshgrid(*[np.linspace(a, b, 200) for a, b in zip(low, high, strict=False)])
-    p = cl.SoftmaxLoss().link(model.predict(np.stack([across.ravel(), up.ravel()], axis=1)))
-    shown = np.stack([plt.matplotlib.colors.to_rgb(c) for c in COLOURS[: p.shape[1]]])[p.argmax(axis=1)]
-    picture = np.concatenate([shown, 0.5 * p.max(axis=1, keepdims=True)], axis=1).reshape(200, 200, 4)
-    axes.imshow(picture, origin="lower", extent=(low[0], high[0], low[1], high[1]), aspect="equal")
-    axes.scatter(*x.T, c=[COLOURS[c] for c in y], s=14, edgecolors="white", linewidths=0.4)
-    axes.axis("off")
-
-
-def curve(axes, values, xlabel, ylabel, log=False):
+def curve(axes, values, title, log=False):
     axes.plot(np.arange(1, len(values) + 1), values, linewidth=2)
-    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set(xlabel="epoch", title=title)
+    axes.xaxis.get_major_locator().set_params(integer=True)
     if log:
         axes.set_yscale("log")
 
@@ -49,7 +34,7 @@ def bars(axes, shares):
     """Named shares, as horizontal bars with their values."""
     names, values = list(shares), list(shares.values())
     places = range(len(names))[::-1]
-    axes.barh(places, values, color=COLOURS[: len(names)], height=0.55)
+    axes.barh(places, values, color=PALETTE[: len(names)], height=0.55)
     for place, name, value in zip(places, names, values, strict=False):
         axes.text(0, place + 0.34, name, va="bottom")
         axes.text(value, place, f" {value:.1%}", va="center")
@@ -79,13 +64,13 @@ def images(figure, pictures, titles, rows=2):
 
 
 def blobs(figure, namespace):
-    regions(figure.subplots(), namespace["model"], namespace["x"], namespace["y"])
+    cl.plots.decision_regions(namespace["model"], namespace["x"], namespace["y"], axes=figure.subplots())
 
 
 def textbook_loop(figure, namespace):
     left, right = figure.subplots(1, 2)
-    regions(left, namespace["model"], namespace["x"], namespace["y"])
-    curve(right, namespace["losses"], "epoch", "loss", log=True)
+    cl.plots.decision_regions(namespace["model"], namespace["x"], namespace["y"], axes=left)
+    curve(right, namespace["losses"], "loss", log=True)
 
 
 def xor(figure, namespace):
@@ -112,7 +97,7 @@ def digits_mlp(figure, namespace):
 def own_function(figure, namespace):
     axes, order = figure.subplots(), np.argsort(namespace["x"].ravel())
     axes.scatter(namespace["x"], namespace["y"], s=8, alpha=0.5)
-    axes.plot(namespace["x"][order], namespace["model"].predict(namespace["x"])[order], color=COLOURS[1], linewidth=2)
+    axes.plot(namespace["x"][order], namespace["model"].predict(namespace["x"])[order], color=WRONG, linewidth=2)
     axes.set(xlabel="x", xticks=(-1, -0.5, 0, 0.5, 1), title="sin 3x, by your own Functions")
 
 
@@ -132,7 +117,7 @@ def resnet(figure, namespace):
     chosen = [int(np.flatnonzero(namespace["y_test"] == k)[i]) for i in range(2) for k in range(3)]
     panels = figure.subplots(2, 3).ravel()
     for axes, i in zip(panels, chosen, strict=False):
-        axes.imshow(np.clip(np.moveaxis(namespace["x_test"][i], 0, -1), 0, 1))
+        axes.imshow(np.clip(np.moveaxis(namespace["x_test"][i], 0, -1), 0, 1), gid="photo")
         axes.set_title(namespace["names"][namespace["predictions"][i]], fontsize=10)
         axes.axis("off")
 
@@ -141,7 +126,7 @@ def digits_in_c(figure, namespace):
     left, right = figure.subplots(1, 2)
     left.imshow(namespace["x_test"][0, 0], cmap="gray_r")
     left.axis("off")
-    right.bar(range(10), namespace["probabilities"][0], color=COLOURS[0])
+    right.bar(range(10), namespace["probabilities"][0], color=PALETTE[0])
     right.set(xticks=range(10), title="computed in C")
 
 
@@ -152,7 +137,7 @@ def draw_digits(figure, namespace):
         axes.imshow(picture, cmap="gray_r")
         axes.set_title(title)
         axes.axis("off")
-    right.bar(range(10), namespace["read"]({"composite": ink[..., None] * [0, 0, 0, 255]}).values(), color=COLOURS[0])
+    right.bar(range(10), namespace["read"]({"composite": ink[..., None] * [0, 0, 0, 255]}).values(), color=PALETTE[0])
     right.set(xticks=range(10), title="what it reads")
 
 
@@ -165,7 +150,7 @@ def mixup(figure, namespace):
 def label_noise(figure, namespace):
     left, right = figure.subplots(1, 2, width_ratios=(1, 1.4))
     share = namespace["is_random"].mean()
-    left.pie([1 - share, share], colors=[COLOURS[0], COLOURS[5]], startangle=90)
+    left.pie([1 - share, share], colors=[PALETTE[0], WRONG], startangle=90)
     left.set_title("labels drawn\nat random", fontsize=10)
     bars(right, {"test, a loss that forgives": namespace["accuracy"], "memorized": namespace["memorized"]})
 
@@ -190,8 +175,8 @@ def cart_pole(figure, namespace):
     for i in range(0, 200, 25):
         x, angle = states[i, 0, 0], states[i, 0, 2]
         place = x + i / 40
-        axes.plot([place, place + np.sin(angle)], [0, np.cos(angle)], color=COLOURS[1], linewidth=3)
-        axes.add_patch(plt.Rectangle((place - 0.2, -0.25), 0.4, 0.22, color=COLOURS[0]))
+        axes.plot([place, place + np.sin(angle)], [0, np.cos(angle)], color=PALETTE[1], linewidth=3)
+        axes.add_patch(plt.Rectangle((place - 0.2, -0.25), 0.4, 0.22, color=PALETTE[0]))
     axes.set(aspect="equal", ylim=(-0.4, 1.2), title="a pole on a cart, every half second")
     axes.axis("off")
 
@@ -212,11 +197,10 @@ def reviews(figure, namespace):
     shown = [*pairs[:5], *pairs[-5:]]
     axes = figure.subplots()
     values = [value for value, _ in shown]
-    axes.barh(range(10), values, color=[COLOURS[5] if value < 0 else COLOURS[2] for value in values])
+    axes.barh(range(10), values, color=[WRONG if value < 0 else PALETTE[2] for value in values])
     axes.set_yticks(range(10), [word for _, word in shown])
     axes.set(xticks=[], title="bad and good words")
-    axes.spines[["bottom", "left"]].set_visible(False)
-    axes.tick_params(length=0)
+    axes.grid(visible=False)
 
 
 def text(figure, namespace):
@@ -228,12 +212,12 @@ def text(figure, namespace):
 
 def addition(figure, namespace):
     axes = figure.subplots()
-    curve(axes, namespace["history"]["val_accuracy"], "epoch", "share of the characters")
-    axes.set_title("right in sums that were held out")
+    curve(axes, namespace["history"]["val_accuracy"], "characters right, in new sums")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
 def language_model(figure, namespace):
-    curve(figure.subplots(), np.exp(namespace["history"]["loss"]), "epoch", "perplexity")
+    curve(figure.subplots(), np.exp(namespace["history"]["loss"]), "perplexity")
 
 
 def gpt(figure, namespace):
@@ -253,12 +237,26 @@ def microgpt(figure, namespace):
     cl.plots.text(text, p[np.arange(len(letters)), letters], columns=32, axes=figure.subplots())
 
 
-def main(example, picture, *arguments):
+def collect_models(values):
+    """Return the models among some variables, also in lists and dicts, that are not a part of another one."""
+    groups = [x.values() if type(x) is dict else x if type(x) in (list, tuple) else [x] for x in values]
+    models = {id(x): x for group in groups for x in group if isinstance(x, cl.Model)}.values()
+    parameters = {model: {id(p) for p in model.parameters()} for model in models}
+    return [m for m in models if not any(parameters[m] < parameters[other] for other in models)]
+
+
+def main(example, picture, facts, *arguments):
     sys.argv = [example, *arguments]
+    plt.rcParams.update(STYLE | {"svg.hashsalt": "caffelite"})
+    begin = process_time()
     namespace = runpy.run_path(example, run_name="__main__")
-    with plt.rc_context(STYLE):
+    seconds = process_time() - begin
+    models = collect_models(namespace.values())
+    weights = sum(p.size for model in models for p in model.parameters())
+    Path(facts).write_text(json.dumps({"seconds": seconds, "nets": len(models), "weights": weights}))
+    if draw := globals().get(Path(example).stem):
         figure = plt.figure(figsize=(4.8, 3), layout="constrained")
-        globals()[Path(example).stem](figure, namespace)
+        draw(figure, namespace)
         figure.savefig(picture, metadata={"Date": None})
 
 
