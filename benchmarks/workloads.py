@@ -49,7 +49,9 @@ class Workload(Trainable):
     @property
     def title(self):
         """What the net is called in a chart."""
-        return f"{'-'.join(map(str, self.sizes))}, batch {self.batch}, {self.optimizer}"
+        shape = f"{'-'.join(map(str, self.sizes))}, batch {self.batch}"
+        name = CHART_NAMES.get(self.sizes)
+        return f"{name} ({shape})" if name else shape
 
     @property
     def flops(self):
@@ -110,6 +112,14 @@ def sgd(lr, momentum=0.9, weight_decay=0.0):
 def adam(name="Adam", weight_decay=0.0, betas=(0.9, 0.999)):
     return name, {"lr": 1e-3, "betas": betas, "eps": 1e-8, "weight_decay": weight_decay}
 
+
+#: What nets of these sizes are called in a chart.
+CHART_NAMES = {
+    (2, 100, 3): "3 spirals",
+    (64, 100, 10): "digits",
+    (784, 128, 64, 10): "MNIST",
+    (784, 512, 512, 10): "MNIST, wide",
+}
 
 WORKLOADS = {
     "spiral": Workload((2, 100, 3), 300, *sgd(0.1, weight_decay=1e-4), "spiral"),

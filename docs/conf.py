@@ -25,6 +25,7 @@ extensions += [
     "net",
     "exercise",
     "dark",
+    "ratios",
     "mathml",
     "gallery",
     "notebooks",
@@ -72,8 +73,18 @@ html_favicon = "_static/logo.svg"
 html_theme_options = {
     "light_logo": "logo.svg",
     "dark_logo": "logo-dark.svg",
-    "light_css_variables": {"color-brand-primary": "#0067a0", "color-brand-content": "#0067a0"},
-    "dark_css_variables": {"color-brand-primary": "#66b8e8", "color-brand-content": "#66b8e8"},
+    "light_css_variables": {
+        "color-brand-primary": "#0067a0",
+        "color-brand-content": "#0067a0",
+        "picture-blue": "#0072b2",
+        "picture-orange": "#d55e00",
+    },
+    "dark_css_variables": {
+        "color-brand-primary": "#66b8e8",
+        "color-brand-content": "#66b8e8",
+        "picture-blue": "#3d97dc",
+        "picture-orange": "#fa803a",
+    },
 }
 pygments_style = "default"
 pygments_dark_style = "github-dark"

@@ -82,14 +82,14 @@ GROUPS = {
             "Training an expression",
             picture="graph.svg",
             alt="The graph of an expression, a box for each operation",
-            crop=(0, 0, 1, 0.42),
+            crop=(0, 0, 1, 0.36),
         ),
         Example(
             "activations",
             "Every activation",
             picture="activations.svg",
             alt="The curves of the activations, each with its slope",
-            crop=(0, 0.02, 0.68, 0.29),
+            crop=(0, 0, 1, 0.52),
         ),
         Example(
             "residual_net",
@@ -231,7 +231,9 @@ def run(example, folder, library_digest):
     """
     files = [folder / f"{example.name}{ending}" for ending in (".txt", ".json")]
     source, key = EXAMPLES / f"{example.name}.py", folder / f"{example.name}.key"
-    current_key = digest([source, PICTURES, *RUNS.iterdir()], example.picture, example.command, library_digest)
+    current_key = digest(
+        [source, PICTURES, *RUNS.glob(f"{example.name}.*")], example.picture, example.command, library_digest
+    )
     if key.exists() and key.read_text() == current_key and all(path.exists() for path in files):
         return example.name
     stored = [RUNS / path.name for path in (*files, folder / picture_name(example))]
