@@ -1,0 +1,240 @@
+"""The pictures of the site: their twins for dark pages, their texts, their numbers, and the cards of the gallery."""
+
+import base64
+import importlib
+import io
+import re
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import caffelite as cl
+from caffelite._support.colours import FAINT, INK, PALETTE
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+pytestmark = pytest.mark.sources
+
+
+@pytest.fixture
+def extension(monkeypatch):
+    """Return a function that imports an extension of the site."""
+    for package in ("sphinx", "PIL", "matplotlib"):
+        pytest.importorskip(package)
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    return importlib.import_module
+
+
+def numbers(colour):
+    return np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+
+
+def luminance(rgb):
+    """WCAG 2.2's relative luminance."""
+    linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+    return linear @ [0.2126, 0.7152, 0.0722]
+
+
+def contrast(a, b):
+    low, high = sorted([luminance(numbers(a)), luminance(numbers(b))])
+    return (high + 0.05) / (low + 0.05)
+
+
+def hue(rgb):
+    r, g, b = rgb
+    return np.angle(r + g * np.exp(2j * np.pi / 3) + b * np.exp(-2j * np.pi / 3))
+
+
+# ---- twins ----------------------------------------------------------------------------------------------------------
+
+
+def test_colours_on_a_dark_page_are_readable_and_keep_their_hue(extension):
+    dark = extension("dark")
+    twins = [dark.darken_colour(colour) for colour in PALETTE]
+    assert all(contrast(twin, dark.GROUND) > 5 for twin in twins)
+    assert contrast(dark.darken_colour(INK), dark.GROUND) > 10
+    assert 1.2 < contrast(dark.darken_colour(FAINT), dark.GROUND) < 3
+    assert dark.darken_colour("#ffffff") == dark.darken_colour("#FFF") == dark.GROUND
+    for colour, twin in zip(PALETTE[:-1], twins, strict=False):
+        turn = np.angle(np.exp(1j * (hue(numbers(colour)) - hue(numbers(twin)))))
+        assert abs(turn) < 0.35, (colour, twin)
+    distances = [abs(numbers(a) - numbers(b)).max() for i, a in enumerate(twins) for b in twins[:i]]
+    assert min(distances) > 0.12
+
+
+def test_regions_stay_darker_than_their_points(extension):
+    dark = extension("dark")
+    for colour in PALETTE[:4]:
+        tint = 1 - cl.plots.TINT * (1 - numbers(colour))
+        assert luminance(dark.darken(tint)) < 0.5 * luminance(dark.darken(numbers(colour)))
+
+
+def png(pixels):
+    from PIL import Image
+
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format="PNG")
+    return file.getvalue()
+
+
+def read_png(content):
+    from PIL import Image
+
+    return np.array(Image.open(io.BytesIO(content)))
+
+
+def test_the_twin_of_an_image_keeps_its_size_and_what_is_transparent(extension):
+    dark = extension("dark")
+    pixels = np.full((3, 5, 4), 255, np.uint8)
+    pixels[1, 2] = 0, 0, 0, 40
+    twin = read_png(dark.darken_image(png(pixels)))
+    assert twin.shape == pixels.shape
+    np.testing.assert_array_equal(twin[..., 3], pixels[..., 3])
+    assert twin[0, 0, :3].max() < 40
+    assert twin[1, 2, :3].min() > 230
+    assert read_png(dark.darken_image(png(pixels[..., 0]))).max() <= 255  # a grey image
+
+
+def test_the_twin_of_a_drawing_has_other_colours_and_the_same_shapes_links_and_photos(extension):
+    dark = extension("dark")
+    image = base64.b64encode(png(np.zeros((2, 2, 3), np.uint8))).decode()
+    drawing = (
+        '<svg xmlns="http://www.w3.org/2000/svg"><path id="fade12" style="fill: #333333; stroke:#fff" d="M0 0"/>'
+        '<use href="#fade12"/><g clip-path="url(#abc123)"/>'
+        f'<image href="data:image/png;base64,{image}"/><image id="photo" href="data:image/png;base64,{image}"/></svg>'
+    )
+    twin = dark.darken_svg(drawing)
+    assert "#333333" not in twin
+    assert f"stroke:{dark.GROUND}" in twin
+    assert 'href="#fade12"' in twin
+    assert "url(#abc123)" in twin
+    assert f'<image id="photo" href="data:image/png;base64,{image}"/>' in twin
+    assert twin.count(image) == 1
+    assert re.match(r'<svg fill="#f[\da-f]{5}" ', twin)  # what has no colour is not black
+
+
+def test_each_picture_of_a_page_gets_a_twin_and_an_animation_a_card(extension, tmp_path, caplog):
+    dark = extension("dark")
+    from docutils import nodes
+    from docutils.utils import new_document
+
+    (tmp_path / "drawn.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
+    (tmp_path / "film.gif").write_bytes(b"GIF89a")
+    for name in ("page.png", "page-dark.png"):
+        (tmp_path / name).write_bytes(png(np.zeros((2, 2, 3), np.uint8)))
+    document = new_document("page")
+    document += [nodes.image(uri=name, alt=name) for name in ("drawn.svg", "film.gif", "page.png")]
+    app = types.SimpleNamespace(srcdir=tmp_path, doctreedir=tmp_path / "build" / "doctrees")
+    app.env = types.SimpleNamespace(relfn2path=lambda uri: (uri, str(tmp_path / uri)))
+    dark.add_twins(app, document)
+    shown = [(image["uri"], image["classes"]) for image in document.findall(nodes.image)]
+    assert [uri for uri, classes in shown if "only-light" in classes] == ["drawn.svg", "page.png"]
+    made, own = [uri for uri, classes in shown if "only-dark" in classes]
+    assert Path(tmp_path, made[1:]).read_text().startswith("<svg fill=")
+    assert own == "/page-dark.png"
+    assert ("film.gif", ["as-is"]) in shown
+    assert {image["alt"] for image in document.findall(nodes.image)} == {"drawn.svg", "film.gif", "page.png"}
+
+
+def test_every_picture_of_a_page_has_a_text():
+    shown = re.compile(
+        r"plt\.show\(\)|^cl\.trace\(|^program\.show\(\)|^history\n|^drawing\n|^picture\n|^\w+\.plot\(|^explanation\."
+        r"(summary|dependence|plot)|^cl\.plots\.(?!film)",
+        re.MULTILINE,
+    )
+    count = 0
+    for page in [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")]:
+        text = page.read_text(encoding="utf-8")
+        for options, source in re.findall(
+            r"^```\{code-cell\}\n((?::[^\n]*\n)*)(.*?)^```$", text, re.DOTALL | re.MULTILINE
+        ):
+            if shown.search(source):
+                count += 1
+                assert re.search(r'image: \{alt: "[^"]{20,}"\}', options), (page.name, source)
+        assert not re.search(r"!\[\s*\]\(", text), page.name
+    assert count > 20
+
+
+# ---- drawings -------------------------------------------------------------------------------------------------------
+
+
+def read_numbers(drawing, kind):
+    found = re.findall(rf'<text class="{kind}"[^>]*>([^<]+)<', drawing)
+    values = np.array([float(text.replace("−", "-")) for text in found], np.float32)
+    side = round(len(values) ** 0.5)
+    return values.reshape(side, side)
+
+
+def test_the_convolution_in_the_drawing_has_the_numbers_that_conv2d_has():
+    drawing = (DOCS / "_static" / "convolution.svg").read_text(encoding="utf-8")
+    image, weights, output = (read_numbers(drawing, kind) for kind in ("image", "filter", "output"))
+    convolution = cl.Conv2d(1, 1, 3, bias=False)
+    convolution.weight.data = weights[None, None]
+    np.testing.assert_array_equal(convolution(image[None, None]).numpy()[0, 0], output)
+    sums = re.findall(r'<text class="sum"[^>]*>(.*?) = (.*?)<', drawing)
+    values = [eval(left.replace("·", "*").replace("−", "-")) for left, _ in sums]
+    assert values == output.ravel().tolist()
+    assert "prefers-reduced-motion" in drawing
+
+
+# ---- the gallery ----------------------------------------------------------------------------------------------------
+
+
+def test_every_card_of_the_gallery_has_a_text_and_crops_within_its_picture(extension):
+    gallery = extension("gallery")
+    for example in (example for group in gallery.GROUPS.values() for example in group):
+        assert len(example.alt) > 15, example.name
+        left, top, right, bottom = example.crop
+        assert 0 <= left < right <= 1
+        assert 0 <= top < bottom <= 1
+
+
+def test_a_card_shows_a_part_of_a_drawing_or_of_an_image(extension, tmp_path):
+    gallery = extension("gallery")
+    (tmp_path / "a.svg").write_text('<svg height="100pt" viewBox="0 10 200 100" width="200pt"><path d="M0 0"/></svg>')
+    gallery.crop(tmp_path / "a.svg", (0.25, 0.5, 0.75, 1), tmp_path / "b.svg")
+    assert (tmp_path / "b.svg").read_text() == (
+        '<svg height="50" viewBox="50 60 100 50" width="100"><path d="M0 0"/></svg>'
+    )
+    (tmp_path / "a.png").write_bytes(png(np.arange(24, dtype=np.uint8).reshape(4, 6)))
+    gallery.crop(tmp_path / "a.png", (0, 0.5, 0.5, 1), tmp_path / "b.png")
+    np.testing.assert_array_equal(read_png((tmp_path / "b.png").read_bytes()), [[12, 13, 14], [18, 19, 20]])
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        ((0.0236, 1, 603), "24 ms · 603 weights"),
+        ((1.26, 2, 9027), "1.3 s · 9,027 weights in 2 nets"),
+        ((42.4, 0, 0), "42 s"),
+        ((291, 1, 826112), "5 min · 826,112 weights"),
+    ],
+)
+def test_a_card_says_how_long_and_how_large_in_words(extension, facts, words):
+    assert extension("gallery").describe(*facts) == words
+
+
+def test_a_net_within_another_net_is_not_counted_twice(extension):
+    pictures = extension("pictures")
+    inner, other = cl.MLP(2, [3, 1], seed=0), cl.MLP(2, [1], seed=0)
+    outer = cl.Model([inner, cl.Linear(1, 1)], seed=0)
+    found = pictures.collect_models([inner, outer, outer, {"other": other}, [inner], "text"])
+    assert len(found) == 2
+    assert outer in found
+    assert other in found
+
+
+def test_cells_of_ratios_are_coloured_by_their_numbers(extension):
+    ratios = extension("ratios")
+    from docutils import nodes
+    from docutils.utils import new_document
+
+    texts = ["2-100-3", "1 (1.8 µs)", "1,190", "50", "7.2", "2.4", "1.2", "–"]
+    row = nodes.row("", *[nodes.entry("", nodes.paragraph("", text)) for text in texts])
+    document = new_document("page")
+    document += nodes.container("", row, classes=["ratios"])
+    ratios.colour_cells(None, document)
+    expected = [[], ["ratio-0"], ["ratio-4"], ["ratio-4"], ["ratio-3"], ["ratio-2"], ["ratio-1"], []]
+    assert [cell["classes"] for cell in row.children] == expected
