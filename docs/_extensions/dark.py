@@ -71,11 +71,12 @@ def darken_svg(text):
     """Return the twin of an SVG drawing: its colours, and the images in it."""
 
     def encode(match):
-        twin = darken_image(base64.b64decode(match[2]))
-        return match[0] if 'id="photo"' in match[0] else match[1] + base64.b64encode(twin).decode()
+        if 'id="photo"' in match[1] + match[3]:
+            return match[0]
+        return match[1] + base64.b64encode(darken_image(base64.b64decode(match[2]))).decode() + match[3]
 
     text = re.sub(r'(?<!href=")(?<!url\()#([0-9a-fA-F]{6}|[0-9a-fA-F]{3})\b', lambda m: darken_colour(m[0]), text)
-    text = re.sub(r'(<image\b[^>]*?"data:image/png;base64,\s*)([A-Za-z0-9+/=\s]+)', encode, text)
+    text = re.sub(r'(<image\b[^>]*?"data:image/png;base64,\s*)([A-Za-z0-9+/=\s]+)("[^>]*>)', encode, text)
     return text.replace("<svg ", f'<svg fill="{darken_colour("#000000")}" ', 1)  # of all that has no colour
 
 

@@ -103,14 +103,14 @@ def test_the_twin_of_a_drawing_has_other_colours_and_the_same_shapes_links_and_p
     drawing = (
         '<svg xmlns="http://www.w3.org/2000/svg"><path id="fade12" style="fill: #333333; stroke:#fff" d="M0 0"/>'
         '<use href="#fade12"/><g clip-path="url(#abc123)"/>'
-        f'<image href="data:image/png;base64,{image}"/><image id="photo" href="data:image/png;base64,{image}"/></svg>'
+        f'<image href="data:image/png;base64,{image}"/><image href="data:image/png;base64,{image}" id="photo"/></svg>'
     )
     twin = dark.darken_svg(drawing)
     assert "#333333" not in twin
     assert f"stroke:{dark.GROUND}" in twin
     assert 'href="#fade12"' in twin
     assert "url(#abc123)" in twin
-    assert f'<image id="photo" href="data:image/png;base64,{image}"/>' in twin
+    assert f'<image href="data:image/png;base64,{image}" id="photo"/>' in twin
     assert twin.count(image) == 1
     assert re.match(r'<svg fill="#f[\da-f]{5}" ', twin)  # what has no colour is not black
 
