@@ -72,7 +72,7 @@ class Film:
         from caffelite._support.figures import Figure
 
         height = TITLE + MAIN * self._subject.height + LOSS  # of the figure; all frames have the same layout
-        figure = Figure(WIDTH, height, layout=None, dpi=DPI)
+        figure = Figure(WIDTH, height, layout="none", dpi=DPI)
         canvas = FigureCanvasAgg(figure)
         left, width = (WIDTH - MAIN - 0.1) / WIDTH, MAIN / WIDTH
         frames = []
