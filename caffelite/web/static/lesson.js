@@ -33,7 +33,7 @@ export const STEPS = [
   ["Noise", "These moons overlap, so no net can get all points right. Watch the two curves. The training loss keeps falling. " +
     "The test loss falls first, and then rises: the net memorises the noise. This is overfitting.",
     { ...start, data: "moons", noise: 0.5, points: 150, split: 0.5, layers: [16, 16], activation: "ReLU", optimizer: "Adam", rate: 0.03 }, 300,
-    ["#curves"], ["guide.html", "How long to train"]],
+    ["#curves"], ["generalization.html", "When to stop"]],
   ["Against overfitting", "Here weight decay and dropout hold the same net back. Weight decay pulls all weights towards 0. " +
     "Dropout switches units off at random. The border becomes smoother, and the two losses stay closer. Turn each one off, and compare.",
     { ...start, data: "moons", noise: 0.5, points: 150, split: 0.5, layers: [16, 16], activation: "ReLU", optimizer: "AdamW", rate: 0.03, decay: 0.1, dropout: 0.3 }, 300,
