@@ -7,10 +7,11 @@
     print(cl.exercises.task("relu"))  # the task
     print(cl.exercises.hint("relu"))
     cl.exercises.check("relu", lambda x: np.maximum(x, 0))
+    print(cl.exercises.progress())  # 1 of 33, and what comes next
 
-`import caffelite` does not import this package; `cl.exercises` does. The exercises are in four files, by difficulty:
-formulas.py, layers.py, framework.py, machine.py. Each is a function that takes an answer and raises Wrong if it finds a
-mistake. Its docstring is the task.
+`import caffelite` does not import this package; `cl.exercises` does. The exercises are in five files: formulas.py,
+layers.py, framework.py, judgement.py, machine.py. Each is a function that takes an answer and raises Wrong if it finds
+a mistake. Its docstring is the task.
 """
 
 from __future__ import annotations
@@ -19,18 +20,21 @@ from typing import Any
 
 from caffelite._support.hints import did_you_mean
 from caffelite._support.text_table import Text
-from caffelite.exercises import formulas, framework, layers, machine
+from caffelite.exercises import formulas, framework, judgement, layers, machine
 from caffelite.exercises.exercise import Exercise, Verdict, Wrong
 
-__all__ = ["EXERCISES", "Verdict", "Wrong", "check", "hint", "task", "tasks"]
+__all__ = ["EXERCISES", "Verdict", "Wrong", "check", "hint", "progress", "task", "tasks"]
 
-#: All exercises by name, the easiest first.
+_MODULES = (formulas, layers, framework, judgement, machine)
+
+#: All exercises by name, in the order of the lessons.
 EXERCISES: dict[str, Exercise] = {
     exercise.name: exercise
-    for module in (formulas, layers, framework, machine)
+    for module in _MODULES
     for exercise in vars(module).values()
     if isinstance(exercise, Exercise)
 }
+_solved: set[str] = set()  # in this session; nothing is written to a file
 
 
 def _find(name: str) -> Exercise:
@@ -44,20 +48,20 @@ def _find(name: str) -> Exercise:
 
 
 def tasks() -> Text:
-    """Return a list of all exercises: the name and the first sentence of each."""
+    """Return a list of all exercises: name, difficulty, minutes, and the first sentence of each."""
     width = max(map(len, EXERCISES))
     lines = []
-    for module in (formulas, layers, framework, machine):
+    for module in _MODULES:
         lines += ["", module.__doc__.partition("\n")[0]]  # type: ignore[union-attr]  # each has a docstring
         inside = [e for e in EXERCISES.values() if vars(module).get(e.name) is e]
-        lines += [f"  {e.name:{width}}  {e.title}" for e in inside]
+        lines += [f"  {e.name:{width}}  {e.difficulty:6}  {e.minutes:2} min  {e.title}" for e in inside]
     return Text("\n".join(lines[1:]))
 
 
 def task(name: str) -> Text:
     """Return the text of an exercise. Raise ValueError if there is no exercise of this name."""
     exercise = _find(name)
-    return Text(f"{exercise.task}\n\nThen: cl.exercises.check({name!r}, …)")
+    return Text(f"{exercise.task}\n\n({exercise.effort}.) Then: cl.exercises.check({name!r}, {exercise.answer})")
 
 
 def hint(name: str, number: int = 1) -> Text:
@@ -66,14 +70,31 @@ def hint(name: str, number: int = 1) -> Text:
     if not 1 <= number <= len(hints):
         raise ValueError(f"the exercise {name!r} has hints 1 to {len(hints)}, got {number}")
     more = f" (The next one: cl.exercises.hint({name!r}, {number + 1}).)" if number < len(hints) else ""
-    return Text(f"Hint {number} of {len(hints)}: {hints[number - 1]}{more}")
+    return Text(f"Hint {number} of {len(hints)}: {hints[number - 1].replace('`', '')}{more}")
 
 
 def check(name: str, answer: Any) -> Verdict:
-    """Judge an answer: a function or a class, as the task says.
+    """Judge an answer: a function, a class or a dict, as the task says.
 
     Returns a Verdict, which is true if the answer is right. Printed, it says what is wrong, with the numbers. Errors of
     the answer become part of the verdict. Raise ValueError if there is no exercise of this name, and TypeError if the
     first argument is not a name.
     """
-    return _find(name).judge(answer)
+    verdict = _find(name).judge(answer)
+    if verdict:
+        _solved.add(name)
+    return verdict
+
+
+def progress() -> Text:
+    """Return how many exercises you have solved in this session, "6 of 33", and which one comes next.
+
+    Nothing is kept in a file. After a restart, run the cells or the file with your answers again.
+    """
+    lines = [f"{len(_solved)} of {len(EXERCISES)}"]
+    unsolved = [exercise for exercise in EXERCISES.values() if exercise.name not in _solved]
+    if unsolved:
+        minutes = sum(exercise.minutes for exercise in unsolved)
+        lines[0] += f", and about {minutes / 60:.1f} hours to go"
+        lines.append(f"Next: {unsolved[0].name} ({unsolved[0].effort}). {unsolved[0].title}")
+    return Text("\n".join(lines))

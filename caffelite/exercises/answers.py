@@ -43,8 +43,8 @@ def read_cells(path: Path) -> Iterator[tuple[str, str]]:
 def run_file(path: Path) -> tuple[dict[str, Any], str]:
     """Run a file. Returns its answers by exercise, and its first error in words.
 
-    An answer is what the file gave to `cl.exercises.check`. If it gave nothing, it is the file's function or class with
-    the name that the task asks for.
+    An answer is what the file gave to `cl.exercises.check`. If it gave nothing, it is the file's function, class or
+    dict with the name that the task asks for.
     """
     answers: dict[str, Any] = {}
     module = sys.modules[MODULE_NAME] = ModuleType(MODULE_NAME)
@@ -56,7 +56,7 @@ def run_file(path: Path) -> tuple[dict[str, Any], str]:
         errors = [f"cannot be read: {error}"]
     for name, exercise in EXERCISES.items():
         answer = names.get(exercise.answer)
-        if getattr(answer, "__module__", None) == MODULE_NAME:  # not one that was imported
+        if getattr(answer, "__module__", None) == MODULE_NAME or isinstance(answer, dict):  # not an import
             answers.setdefault(name, answer)
     return answers, next(filter(None, errors), "")
 

@@ -8,6 +8,8 @@ import sysconfig
 import textwrap
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +42,21 @@ class Verdict:
 
 
 class Exercise:
-    """A task, its hints, and the function that judges an answer. `takeaway` is the message after a right answer."""
+    """A task, its hints, and the function that judges an answer. `takeaway` is the message after a right answer.
 
-    def __init__(self, name: str, check: Callable[[Any], Any], hints: Sequence[str], takeaway: str) -> None:
+    `difficulty` is "easy", "medium" or "hard". `minutes` is how long a student takes who has read the lesson.
+    """
+
+    def __init__(
+        self, name: str, check: Callable[[Any], Any], hints: Sequence[str], takeaway: str, difficulty: str, minutes: int
+    ) -> None:
         self.name, self.hints, self.takeaway, self._check = name, hints, takeaway, check
+        self.difficulty, self.minutes = difficulty, minutes
         self.task = inspect.cleandoc(check.__doc__ or "")
         self.title = " ".join(self.task.partition("\n\n")[0].split()).removeprefix("Write ").replace("`", "")
         match = re.search(r"`(?:class )?(\w+)", self.task)
-        self.answer = match[1] if match else name  # the name of the function or class that the task asks for
+        self.answer = match[1] if match else name  # the name of the function, class or dict that the task asks for
+        self.effort = f"{difficulty}, {minutes} minutes"
 
     def judge(self, answer: Any) -> Verdict:
         try:
@@ -64,11 +73,13 @@ class Exercise:
         return f"<exercise {self.name}: {self.title}>"
 
 
-def exercise(*hints: str, takeaway: str = "") -> Callable[[Callable[[Any], Any]], Exercise]:
+def exercise(
+    difficulty: str, minutes: int, *hints: str, takeaway: str = ""
+) -> Callable[[Callable[[Any], Any]], Exercise]:
     """Make an exercise of a function `check(answer)`, which raises Wrong. Its docstring is the task."""
 
     def decorate(check: Callable[[Any], Any]) -> Exercise:
-        return Exercise(check.__name__, check, hints, takeaway)
+        return Exercise(check.__name__, check, hints, takeaway, difficulty, minutes)
 
     return decorate
 
@@ -89,8 +100,15 @@ def locate_error(error: BaseException) -> str:
 
 
 def describe_error(error: BaseException) -> str:
-    """Which error was raised, and where in the answer."""
-    return f"raised {type(error).__name__}{locate_error(error)}: {error}"
+    """Which error was raised, and where in the answer. NumPy's errors of shapes get advice."""
+    message = str(error).rstrip(" .")
+    if sizes := re.search(r"gufunc signature.*\(size (\d+) is different from (\d+)\)", message):
+        message = (
+            f"a matrix with {sizes[2]} columns times one with {sizes[1]} rows: is a .T missing, or are the two swapped?"
+        )
+    elif re.search(r"shapes \((\d+),\d+\) \(\1,\)", message):
+        message += ". A sum or a max along axis=1 loses this axis; keepdims=True keeps it"
+    return f"raised {type(error).__name__}{locate_error(error)}: {message}"
 
 
 def call_answer(what: str, function: Any, *arguments: Any) -> Any:
@@ -126,22 +144,17 @@ def check_equal(
 ) -> None:
     """Compare a result with the right one. Raise Wrong with the first element that differs, or with a likely mistake.
 
-    `mistakes` are pairs: the result of a typical mistake, and the message for it.
+    `mistakes` are pairs: the result of a typical mistake, and the message for it. None is any other result.
     """
     expected = np.asarray(expected)
     try:
         got = np.asarray(got, dtype=np.float64)
     except (TypeError, ValueError):
         raise Wrong(f"{what} has to be an array of numbers, and is {describe(got)}.") from None
-
-    def equal(a: np.ndarray, b: Any) -> bool:
-        b = np.asarray(b)
-        return a.shape == b.shape and np.allclose(a, b, rtol, atol, equal_nan=True)
-
-    if equal(got, expected):
+    if _is_close(got, expected, rtol, atol):
         return
     for wrong, message in mistakes:
-        if equal(got, wrong):
+        if wrong is None or _is_close(got, wrong, rtol, atol):
             raise Wrong(f"{what} is not right: {message}")
     if got.shape != expected.shape:
         raise Wrong(f"{what} has the shape {got.shape}; it should have {expected.shape}.")
@@ -150,6 +163,10 @@ def check_equal(
             place = f" at {i if len(i) > 1 else i[0]}" if i else ""
             factor = _factor(got, expected)
             raise Wrong(f"{what}{place} is {got[i]:.6g}; it should be {expected[i]:.6g}.{factor}")
+
+
+def _is_close(a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-9) -> bool:
+    return np.shape(a) == np.shape(b) and np.allclose(a, b, rtol, atol, equal_nan=True)
 
 
 def _factor(got: np.ndarray, expected: np.ndarray) -> str:
@@ -161,6 +178,28 @@ def _factor(got: np.ndarray, expected: np.ndarray) -> str:
     if not np.isfinite(factor) or factor in (0, 1) or not np.allclose(got, factor * expected, rtol=1e-6):
         return ""
     return f" All numbers are {factor:.6g} times what they should be."
+
+
+def unpack(result: Any, expected: Sequence[Any], *names: str) -> Any:
+    """Return the parts of a result. Raise Wrong unless it is a tuple with a part of each name, or if they are swapped.
+
+    `expected` are the right parts.
+    """
+    wanted = f"Return {', '.join(names)}, in this order"
+    if not isinstance(result, tuple) or len(result) != len(names):
+        kind = f"one thing, of type {type(result).__name__}"
+        if isinstance(result, tuple):
+            kind = f"a tuple of {len(result)}"
+        elif isinstance(result, np.ndarray):
+            kind = f"one array, of shape {result.shape}"
+        raise Wrong(f"{wanted}. You returned {kind}.")
+    for order in permutations(range(len(names))):
+        with suppress(TypeError, ValueError):  # a part is not an array of numbers
+            if all(_is_close(part, expected[i]) for part, i in zip(result, order, strict=True)):
+                if list(order) == sorted(order):
+                    break
+                raise Wrong(f"{wanted}. You returned {', '.join(names[i] for i in order)}.")
+    return result
 
 
 def copy_arrays(arguments: Sequence[Any]) -> list[Any]:

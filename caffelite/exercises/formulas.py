@@ -6,18 +6,20 @@ from typing import Any
 
 import numpy as np
 
-from caffelite.exercises.exercise import Wrong, call_answer, check_equal, check_unchanged, exercise
+from caffelite.exercises.exercise import Wrong, call_answer, check_equal, check_unchanged, exercise, unpack
 
 
 @exercise(
+    "easy",
+    3,
     "np.maximum compares two arrays, element by element. One of them may be a number.",
-    "np.maximum(x, 0)",
-    takeaway="Note that np.max(x, 0) is something else: the largest number of each column.",
+    "`np.maximum(x, 0)`",
+    takeaway="(np.max(x, 0) would be something else: the largest number of each column.)",
 )
 def relu(answer: Any) -> None:
-    """Write `relu(x)`: the elements of x, and 0 for those below 0.
+    """Write `relu(x)`: replace every negative element of x by 0.
 
-    x is an array of any shape. The result is a new array of this shape.
+    x is an array of any shape. Return a new array of the same shape, and don't change x.
     """
     x = np.array([[-2.0, 0.5, 3.0], [0.0, -0.1, 7.0]])
     y = call_answer("relu(x)", answer, x)
@@ -29,14 +31,16 @@ def relu(answer: Any) -> None:
 
 
 @exercise(
+    "easy",
+    5,
     "Go a little to the right of w, and a little to the left. How far apart are these two places?",
-    "(f(w + eps) - f(w - eps)) / (2 * eps)",
-    takeaway="The error of this one falls with eps²; of (f(w + eps) - f(w)) / eps, only with eps.",
+    "`(f(w + eps) - f(w - eps)) / (2 * eps)`",
+    takeaway="Its error shrinks with eps². With (f(w + eps) - f(w)) / eps, it shrinks only with eps.",
 )
 def slope(answer: Any) -> None:
-    """Write `slope(f, w)`: the slope of a function f of one number at w, by a central difference.
+    """Write `slope(f, w)`: measure how steep the function f is at w, by a central difference.
 
-    The result should be right to seven digits. f(w) returns a number.
+    f takes one number and returns one. Seven digits of the slope should be right.
     """
     for name, f, w, expected in (
         ("w²", lambda w: w * w, 3.0, 6.0),
@@ -48,28 +52,29 @@ def slope(answer: Any) -> None:
         check_equal(f"the slope of {name} at {w}", got, expected, mistakes, rtol=1e-3)
         if abs(got - expected) > 1e-7 * max(1, abs(expected)):
             raise Wrong(
-                f"The slope of {name} at {w} is {got:.12g}; it should be {expected:.12g}. It is right to fewer than "
-                "seven digits. Use both sides of w, and an eps near 1e-5: if it is too small, rounding takes over."
+                f"The slope of {name} at {w} is {got:.12g}; it should be {expected:.12g}. Fewer than seven digits are "
+                "right. Use both sides of w, and an eps near 1e-5: if it is too small, rounding takes over."
             )
 
 
 @exercise(
+    "easy",
+    10,
     "The loss is the mean of (p − y)². Its derivative for one element is 2 (p − y), over the number of elements.",
-    "return ((p - y) ** 2).mean(), 2 * (p - y) / p.size",
-    takeaway="The 1 / n comes from the mean: each prediction is responsible for one n-th of the loss.",
+    "`return ((p - y) ** 2).mean(), 2 * (p - y) / p.size`",
+    takeaway="The 1 / n comes from the mean: each prediction has one n-th of the loss to answer for.",
 )
 def mse(answer: Any) -> None:
-    """Write `mse(p, y)`: the mean squared error of the predictions p for the targets y, and its gradient for p.
+    """Write `mse(p, y)`: return the mean squared error of the predictions p, and its gradient dp.
 
-    p and y have the same shape. Return two things: the loss, a number, and dp, an array of that shape.
+    p and the targets y have the same shape. The loss is a number, and dp has the shape of p.
     """
     rng = np.random.default_rng(0)
     p, y = rng.normal(size=(2, 5, 3))
-    result = call_answer("mse(p, y)", answer, p, y)
-    loss, dp = unpack(result, 2, "mse(p, y) has to return two things, the loss and dp")
     error = p - y
-    check_equal("the loss", loss, (error**2).mean(), [((error**2).sum(), "it is the sum; take the mean.")])
-    right = 2 * error / error.size
+    expected, right = (error**2).mean(), 2 * error / error.size
+    loss, dp = unpack(call_answer("mse(p, y)", answer, p, y), (expected, right), "the loss", "dp")
+    check_equal("the loss", loss, expected, [((error**2).sum(), "it is the sum; take the mean.")])
     mistakes = [
         (2 * error, "the loss is a mean, so the gradient has to be divided by the number of elements, p.size."),
         (error / error.size, "the derivative of e² is 2 e; the 2 is missing."),
@@ -80,14 +85,17 @@ def mse(answer: Any) -> None:
 
 
 @exercise(
+    "medium",
+    10,
     "Softmax stays the same if you subtract a number from all scores of a row. Which number avoids large exponentials?",
-    "Subtract the largest score of each row: s - s.max(axis=1, keepdims=True).",
-    "exp = np.exp(s - s.max(axis=1, keepdims=True)); return exp / exp.sum(axis=1, keepdims=True)",
+    "Subtract the largest score of each row: `s - s.max(axis=1, keepdims=True)`.",
+    "`exp = np.exp(s - s.max(axis=1, keepdims=True)); return exp / exp.sum(axis=1, keepdims=True)`",
 )
 def softmax(answer: Any) -> None:
-    """Write `softmax(s)`: the probabilities of classes from scores s, (n, c), each row for itself.
+    """Write `softmax(s)`: turn each row of scores into probabilities.
 
-    p_k = exp(s_k) / Σ_j exp(s_j). It should also work for scores of 1,000. s stays as it is.
+    s is (n, c): a row for each example, a column for each class. The probability of class k is
+    p_k = exp(s_k) / Σ_j exp(s_j). Your function should survive scores of 1,000. Don't change s.
     """
     s = np.random.default_rng(0).normal(size=(4, 3))
     exp = np.exp(s)
@@ -114,16 +122,18 @@ def softmax(answer: Any) -> None:
 
 
 @exercise(
-    "The probability of the right class in each row is p[np.arange(n), labels].",
+    "medium",
+    15,
+    "The probability of the right class in each row is `p[np.arange(n), labels]`.",
     "The gradient is the probabilities, minus 1 at the right class, all divided by n.",
-    "ds = p.copy(); ds[np.arange(n), labels] -= 1; return -np.log(right).mean(), ds / n",
-    takeaway="This is why softmax and the logarithm belong together: their derivatives cancel.",
+    "`ds = p.copy(); ds[np.arange(n), labels] -= 1; return -np.log(right).mean(), ds / n`",
+    takeaway="This is why softmax and the logarithm belong together: most of their derivatives cancel.",
 )
 def cross_entropy(answer: Any) -> None:
-    """Write `cross_entropy(s, labels)`: the mean of −log p at the labels, and its gradient for the scores s.
+    """Write `cross_entropy(s, labels)`: return the cross-entropy of the scores s, and its gradient ds.
 
-    s is (n, c), labels is (n,), with integers from 0 to c − 1. p is the softmax of s. Return the loss, a number, and
-    ds, (n, c).
+    s is (n, c). labels is (n,), with the right class of each row, from 0 to c − 1. With p = softmax(s), the loss is the
+    mean of −log p at the labels, a number. ds has the shape of s.
     """
     rng = np.random.default_rng(0)
     s, labels = rng.normal(size=(5, 3)), np.array([0, 2, 1, 1, 0])
@@ -132,18 +142,22 @@ def cross_entropy(answer: Any) -> None:
     onehot = np.eye(3)[labels]
     rows = -np.log(p[np.arange(5), labels])
     result = call_answer("cross_entropy(s, labels)", answer, s, labels)
-    loss, ds = unpack(result, 2, "cross_entropy(s, labels) has to return two things, the loss and ds")
+    loss, ds = unpack(result, (rows.mean(), (p - onehot) / 5), "the loss", "ds")
+    table = "p[:, labels] is a table (n, n): each row with all labels. Take one of each row, p[np.arange(n), labels]."
     mistakes = [
         (rows.sum(), "it is the sum over the rows; take the mean."),
         (-rows.mean(), "the sign: the loss is −log p, which is never negative."),
         (rows, "it has a number for each row; take their mean."),
         (-np.log(p).mean(), "it is the mean over all classes; take the right class of each row only."),
+        (-np.log(p[:, labels]).mean(), table),
+        (-np.log(p[:, labels]).sum() / 5, table),
         (np.nan, "it is nan, as the log of a number below 0 is. Was p changed before? Write ds = p.copy()."),
     ]
     check_equal("the loss", loss, rows.mean(), mistakes)
     mistakes = [
         (p - onehot, "the loss is a mean over n rows, so the gradient has to be divided by n."),
         (p / 5, "subtract 1 at the right class."),
+        ((p - 1) / 5, f"1 is subtracted everywhere. {table.replace('p[', 'ds[')}"),
         ((onehot - p) / 5, "it has the wrong sign: it is p − onehot."),
         ((p - onehot) / 15, "divide by the number of rows, not by the number of elements."),
     ]
@@ -151,45 +165,55 @@ def cross_entropy(answer: Any) -> None:
 
 
 @exercise(
+    "medium",
+    10,
     "dW has the shape of W, dx has the shape of x. Only one product of two of these matrices has that shape.",
     "b is added to each row, so its gradient is the sum of the rows of dy.",
-    "return dy @ W.T, x.T @ dy, dy.sum(axis=0)",
+    "`return dy @ W.T, x.T @ dy, dy.sum(axis=0)`",
     takeaway="Two products backward for each product forward: that is why backward takes twice as long.",
 )
 def linear_backward(answer: Any) -> None:
-    """Write `linear_backward(x, W, dy)`: the gradients of y = x W + b. Return dx, dW and db.
+    """Write `linear_backward(x, W, dy)`: return the gradients dx, dW and db of y = x W + b.
 
-    x is (n, d), W is (d, m), and dy, the gradient of the loss for y, is (n, m). b is (m,). The three arrays
-    stay as they are.
+    x is (n, d), W is (d, m), b is (m,). dy is (n, m): the gradient of the loss for y. Don't change the arrays.
     """
     rng = np.random.default_rng(0)
-    for n, d, m in ((5, 3, 2), (3, 3, 3)):
+    for n, d, m in ((3, 3, 3), (5, 3, 2)):  # square first: a product without .T gives numbers, and not an error
         x, W, dy = rng.normal(size=(n, d)), rng.normal(size=(d, m)), rng.normal(size=(n, m))
+        right = dy @ W.T, x.T @ dy, dy.sum(axis=0)
         result = call_answer("linear_backward(x, W, dy)", answer, x, W, dy)
-        dx, dW, db = unpack(result, 3, "Return three arrays, dx, dW and db")
-        not_transposed = [(dy @ W, "transpose W: dx = dy Wᵀ.")] if d == m else []
-        check_equal("dx", dx, dy @ W.T, not_transposed)
-        not_transposed = [(x @ dy, "transpose x: dW = xᵀ dy.")] if d == m == n else []
-        check_equal("dW", dW, x.T @ dy, [*not_transposed, ((x.T @ dy) / n, "dy has the 1 / n already; only sum.")])
+        dx, dW, db = unpack(result, right, "dx", "dW", "db")
+        square = n == d == m
+        mistakes = [(a @ b, "transpose W: dx = dy Wᵀ.") for a, b in ((dy, W), (W, dy), (W.T, dy)) if square]
+        check_equal("dx", dx, right[0], mistakes)
+        mistakes = [(a @ b, "transpose x: dW = xᵀ dy.") for a, b in ((x, dy), (dy, x), (dy, x.T)) if square]
+        mistakes += [
+            (right[1].T, "it is transposed: dW = xᵀ dy has the shape of W."),
+            (right[1] / n, "dy has the 1 / n already; only sum."),
+        ]
+        check_equal("dW", dW, right[1], mistakes)
         mistakes = [
             (dy.mean(axis=0), "sum the rows; dy has the 1 / n of the mean already."),
             (dy, "b is added to every row, so sum over the rows."),
             (dy.sum(axis=0, keepdims=True), "it has the shape (1, m); b is (m,)."),
             (dy.sum(axis=1), "sum over the rows, axis=0."),
         ]
-        check_equal("db", db, dy.sum(axis=0), mistakes)
+        check_equal("db", db, right[2], mistakes)
         check_unchanged("linear_backward", answer, x, W, dy)
 
 
 @exercise(
+    "easy",
+    5,
     "Repeat: w ← w − lr · slope(w).",
-    "for _ in range(steps): w = w - lr * slope(w)",
+    "`for _ in range(steps): w = w - lr * slope(w)`",
     takeaway="With lr = 1 this one would jump from side to side for ever: try it.",
 )
 def descend(answer: Any) -> None:
-    """Write `descend(slope, w, lr, steps)`: make so many steps of gradient descent from w, and return the last w.
+    """Write `descend(slope, w, lr, steps)`: walk downhill from w by gradient descent.
 
-    slope(w) returns the slope of the loss at w, which may be a number or an array. The w that is given stays as it is.
+    slope(w) is the slope of the loss at w, and lr is the learning rate. Take `steps` steps, and return the w at which
+    you end. w may be a number or an array. Don't change the array that you get.
     """
 
     def slope_of_square(w: Any) -> Any:
@@ -205,6 +229,7 @@ def descend(answer: Any) -> None:
         (descend_to(0.0, 10, lr=-0.1), "it goes uphill: subtract the slope."),
         (descend_to(0.0, 9), "it makes one step too few."),
         (descend_to(0.0, 11), "it makes one step too many."),
+        (descend_to(0.0, 1), "it makes a single step. Is the `return` inside of the loop?"),
     ]
     check_equal("after 10 steps for (w − 3)², w", got, descend_to(0.0, 10), mistakes)
     check_equal("after 0 steps, w", call_answer("descend", answer, slope_of_square, 1.5, 0.1, 0), 1.5)
@@ -215,15 +240,3 @@ def descend(answer: Any) -> None:
     answer(slope_of_square, passed, 0.1, 3)
     if not np.array_equal(w, passed):
         raise Wrong("descend has changed the array w that it got: w -= … writes into it. Write w = w - …")
-
-
-def unpack(result: Any, count: int, message: str) -> Any:
-    """Return the parts of a result. Raise Wrong with this message unless it is a tuple of so many."""
-    if isinstance(result, tuple) and len(result) == count:
-        return result
-    kind = f"of type {type(result).__name__}"
-    if isinstance(result, tuple):
-        kind = f"a tuple of {len(result)}"
-    elif isinstance(result, np.ndarray):
-        kind = f"an array of shape {result.shape}"
-    raise Wrong(f"{message}; this is {kind}.")

@@ -2,35 +2,40 @@
 
 from __future__ import annotations
 
+from time import thread_time
 from typing import Any
 
 import numpy as np
 
 from caffelite.data import datasets
-from caffelite.exercises.exercise import Wrong, call_answer, check_equal, construct, exercise
-from caffelite.exercises.formulas import unpack
+from caffelite.exercises.exercise import Wrong, call_answer, check_equal, construct, exercise, unpack
 
 RNG = np.random.default_rng
+SLOW = 0.1  # seconds for 20 additions, which take a few microseconds if each Scalar is visited once
 
 
 @exercise(
+    "hard",
+    45,
     "Each result keeps its inputs and a function for their gradients. backward goes from the newest to the oldest.",
-    "A number for each Scalar, counted up when it is made, is an order in which inputs come before results.",
-    "Gradients add up: x.grad += …, since x may have been used several times.",
+    "Give each Scalar a number when it is made, counting up. In this order, inputs come before results.",
+    "Gradients add up: `x.grad += …`, since x may have been used several times.",
     takeaway="Give it arrays in place of numbers, and it is the core of a framework.",
 )
-def autograd(answer: Any) -> None:
-    """Write `class Scalar`: a number that knows how it was made.
+def autograd(answer: Any) -> str | None:
+    """Write `class Scalar`: a number that remembers how it was made.
 
-    `Scalar(3.0)` has the attributes `data` and `grad`, which is 0 at first. Scalars can be added and multiplied,
-    `a + b` and `a * b`. `c.backward()` gives each Scalar that c was made of its `grad`, dc / da. A Scalar may be used
-    more than once.
+    `Scalar(3.0)` has two attributes: `data`, and `grad`, which begins at 0. You can add and multiply Scalars, `a + b`
+    and `a * b`. After `c.backward()`, each Scalar a that c was made of has its gradient dc / da in `grad`. A Scalar may
+    be used more than once.
     """
 
     def make_scalars(*values: float) -> list:
         return [construct(answer, object, "Scalar", value) for value in values]
 
-    def check_derivatives(what: str, result: Any, inputs: list, value: float, gradients: list[float]) -> None:
+    def check_derivatives(
+        what: str, result: Any, inputs: list, value: float, gradients: list[float], mistakes: Any = ()
+    ) -> None:
         check_equal(f"the data of {what}", getattr(result, "data", None), value)
         try:
             result.backward()
@@ -39,8 +44,9 @@ def autograd(answer: Any) -> None:
         except Exception as error:
             raise Wrong(f"backward of {what} raised {type(error).__name__}: {error}.") from error
         for name, scalar, gradient in zip("abc", inputs, gradients, strict=False):
-            check_equal(f"the gradient of {name} in {what}", scalar.grad, gradient)
+            check_equal(f"the gradient of {name} in {what}", scalar.grad, gradient, mistakes)
 
+    twice = "it is 3; it should be 6. a is used twice, and both uses count: x.grad += …, and not x.grad = …"
     formulas: list[tuple[str, Any, list[float], float, list[float]]] = [
         ("a + b", lambda a, b: a + b, [2.0, 5.0], 7, [1, 1]),
         ("a * b", lambda a, b: a * b, [2.0, 5.0], 10, [5, 2]),
@@ -49,35 +55,52 @@ def autograd(answer: Any) -> None:
     ]
     for what, formula, values, value, gradients in formulas:
         inputs = make_scalars(*values)
-        check_derivatives(what, call_answer(what, formula, *inputs), inputs, value, gradients)
+        mistakes = [(3, twice)] if what == "a * a" else []
+        check_derivatives(what, call_answer(what, formula, *inputs), inputs, value, gradients, mistakes)
     (a,) = make_scalars(3.0)
     square = call_answer("a * a", lambda a: a * a, a)
-    # A walk from the result that does not wait for all uses of `square` would count its gradient too early.
     both = call_answer("s * s + s", lambda s: s * s + s, square)
-    check_derivatives("s * s + s with s = a * a", both, [a], 90, [2 * 9 * 6 + 6])
+    early = (
+        "it should be 114. s came too early: it passed its gradient on to a before all three uses of s had added "
+        "to it. Visit a Scalar once, after everything that was made from it."
+    )
+    check_derivatives("s * s + s with s = a * a", both, [a], 90, [2 * 9 * 6 + 6], [(None, early)])
     (a,) = make_scalars(1.0)
     total = a
     for _ in range(20):
         total = call_answer("t + t", lambda t: t + t, total)
+    begin = thread_time()
     check_derivatives("a doubled 20 times", total, [a], 2.0**20, [2.0**20])
+    if (seconds := thread_time() - begin) > SLOW:
+        return (
+            f"But it is slow: to a number that is doubled 20 times, 2²⁰ paths lead, and backward walks all of them, in "
+            f"{seconds:.1f} seconds. Visit each Scalar once, the newest first, and there are 21 visits."
+        )
+    return None
 
 
-@exercise("The velocity: v = mu · v + g. The step: w = w − lr · v.", "return w - lr * v, v, with the new v.")
+@exercise(
+    "easy",
+    5,
+    "The velocity: v = mu · v + g. The step: w = w − lr · v.",
+    "`return w - lr * v, v`, with the new v.",
+)
 def momentum(answer: Any) -> None:
-    """Write `momentum(w, g, v, lr, mu)`: a step of gradient descent with momentum. Return the new w and the new v.
+    """Write `momentum(w, g, v, lr, mu)`: take one step of gradient descent with momentum.
 
-    w are the parameters, g their gradient, v the velocity, which begins at 0. v ← mu v + g and w ← w − lr v.
+    w are the parameters, g is their gradient, and v is the velocity, which is 0 before the first step. First
+    v ← mu v + g, and then w ← w − lr v. Return the new w and the new v.
     """
     w = RNG(0).normal(size=4)
     mine, v, expected, u = w.copy(), np.zeros(4), w.copy(), np.zeros(4)
-    old, t = w.copy(), np.zeros(4)  # of who takes the step with the old velocity
+    old, t = w.copy(), np.zeros(4)  # for a step with the old velocity
     for i in range(3):
         g = RNG(i + 1).normal(size=4)
         result = call_answer("momentum(w, g, v, lr, mu)", answer, mine, g, v, 0.1, 0.9)
-        mine, v = map(np.asarray, unpack(result, 2, "Return the new w and the new v"))
         old, t = old - 0.1 * t, 0.9 * t + g
         u = 0.9 * u + g
         expected = expected - 0.1 * u
+        mine, v = map(np.asarray, unpack(result, (expected, u), "the new w", "the new v"))
         mistakes = [
             (old, "the step uses the velocity of before. First v, then w."),
             (w - 0.1 * 0.1 * g, "the gradient is multiplied by 1 − mu. Here it is not: v = mu v + g."),
@@ -87,15 +110,17 @@ def momentum(answer: Any) -> None:
 
 
 @exercise(
+    "medium",
+    15,
     "m = β₁ m + (1 − β₁) g is the mean of the gradients, s = β₂ s + (1 − β₂) g² of their squares.",
     "Both begin at 0, so they are too small at first. Divide them by 1 − β₁ᵗ and 1 − β₂ᵗ.",
     "w − lr · (m / (1 − β₁ᵗ)) / (√(s / (1 − β₂ᵗ)) + 1e-8)",
 )
 def adam(answer: Any) -> None:
-    """Write `adam(w, g, m, s, t, lr)`: step t = 1, 2 … of Adam. Return the new w, m and s.
+    """Write `adam(w, g, m, s, t, lr)`: take step number t of Adam. The first step has t = 1.
 
-    m ← 0.9 m + 0.1 g, s ← 0.999 s + 0.001 g², w ← w − lr m̂ / (√ŝ + 1e-8), with m̂ = m / (1 − 0.9ᵗ) and
-    ŝ = s / (1 − 0.999ᵗ).
+    First the averages, m ← 0.9 m + 0.1 g and s ← 0.999 s + 0.001 g². Then the step, w ← w − lr m̂ / (√ŝ + 1e-8), with
+    m̂ = m / (1 − 0.9ᵗ) and ŝ = s / (1 − 0.999ᵗ). Return the new w, m and s.
     """
     w = RNG(0).normal(size=4)
     mine, m, s = w.copy(), np.zeros(4), np.zeros(4)
@@ -104,31 +129,33 @@ def adam(answer: Any) -> None:
         g = RNG(t).normal(size=4)
         result = call_answer("adam(w, g, m, s, t, lr)", answer, mine, g, m, s, t, 0.01)
         before = right
-        mine, m, s = map(np.asarray, unpack(result, 3, "Return the new w, m and s"))
         mr, sr = 0.9 * mr + 0.1 * g, 0.999 * sr + 0.001 * g * g
         m_hat, s_hat = mr / (1 - 0.9**t), sr / (1 - 0.999**t)
         right = before - 0.01 * m_hat / (np.sqrt(s_hat) + 1e-8)
+        mine, m, s = map(np.asarray, unpack(result, (right, mr, sr), "the new w", "the new m", "the new s"))
         mistakes = [
             (before - 0.01 * mr / (np.sqrt(sr) + 1e-8), "m and s are not corrected for having begun at 0."),
             (before + 0.01 * m_hat / (np.sqrt(s_hat) + 1e-8), "it goes uphill: subtract."),
             (before - 0.01 * m_hat / (s_hat + 1e-8), "take the square root of ŝ."),
         ]
         check_equal(f"w after step {t}", mine, right, mistakes, rtol=1e-7)
-        corrected = "keep m and s as they are; the correction is for the step only."
+        corrected = "return m and s without the correction, which is for the step only."
         check_equal(f"m after step {t}", m, mr, [(m_hat, corrected)])
         check_equal(f"s after step {t}", s, sr, [(s_hat, corrected)])
 
 
 @exercise(
-    "rng.permutation(len(x)) is a random order of all rows.",
-    "Take size of these numbers at a time, and index both arrays by them: x[chosen], y[chosen].",
-    "for start in range(0, len(x), size): chosen = order[start : start + size]; yield x[chosen], y[chosen]",
+    "medium",
+    10,
+    "`rng.permutation(len(x))` is a random order of all rows.",
+    "Take `size` of these numbers at a time, and index both arrays with them: `x[chosen], y[chosen]`.",
+    "`for start in range(0, len(x), size): chosen = order[start : start + size]; yield x[chosen], y[chosen]`",
 )
 def batches(answer: Any) -> None:
-    """Write `batches(x, y, size, rng)`, a generator of the mini-batches of an epoch.
+    """Write `batches(x, y, size, rng)`: a generator that yields the mini-batches of one epoch.
 
-    It yields pairs of arrays of `size` rows, in an order drawn by `rng`, a NumPy generator. Each row comes exactly
-    once, with its y. The last batch may be shorter.
+    A batch is a pair of arrays, `size` rows of x and the same rows of y. rng, a NumPy generator, draws their order.
+    Each row comes exactly once, and the last batch may be shorter.
     """
     x, y = np.arange(20).reshape(10, 2), np.arange(10) * 10
     orders = []
@@ -142,31 +169,33 @@ def batches(answer: Any) -> None:
             raise Wrong(f"batches raised {type(error).__name__}: {error}.") from error
         sizes = [len(a) for a, _ in pairs]
         if sizes == [4, 4]:
-            raise Wrong("Of 10 rows, the last two are missing. The last batch may be shorter.")
+            raise Wrong("The last two of the 10 rows are missing. The last batch may be shorter.")
         if sizes != [4, 4, 2]:
-            raise Wrong(f"10 rows in batches of 4 should have 4, 4 and 2 rows; these have {sizes}.")
+            raise Wrong(f"10 rows make batches of 4, 4 and 2 rows; yours have {sizes}.")
         for a, b in pairs:
             if not np.array_equal(a[:, 0] * 5, b):
-                raise Wrong(f"Rows and targets do not belong together: x {a[:, 0]} has y {b}. Use one order for both.")
+                raise Wrong(f"Rows and targets don't belong together: x {a[:, 0]} has y {b}. Use one order for both.")
         orders.append(np.concatenate([b for _, b in pairs]) // 10)
         if sorted(orders[-1]) != list(range(10)):
-            raise Wrong(f"Each row has to come exactly once; these came: {sorted(orders[-1].tolist())}.")
+            raise Wrong(f"Each row has to come exactly once; yours were: {sorted(orders[-1].tolist())}.")
     if any(np.array_equal(order, np.arange(10)) for order in orders):
         raise Wrong("The rows are in order. Shuffle them.")
     if np.array_equal(orders[0], orders[1]):
-        raise Wrong("Two generators give the same order. Use rng, and no seed of your own.")
+        raise Wrong("Two different generators give the same order. Use rng, and no seed of your own.")
 
 
 @exercise(
-    "cl.MLP(2, [100, 3]), cl.SoftmaxLoss() and cl.SGD(…, lr=0.1, momentum=0.9) are enough. predict gives scores.",
-    "The class is the largest score: model.predict(x).argmax(axis=1).",
-    "return lambda x: model.predict(x).argmax(axis=1), after model.fit(x, y, …, epochs=300).",
+    "medium",
+    10,
+    "`cl.MLP(2, [100, 3])`, `cl.SoftmaxLoss()` and `cl.SGD(…, lr=0.1, momentum=0.9)` are enough. predict gives scores.",
+    "The class is the largest score: `model.predict(x).argmax(axis=1)`.",
+    "`return lambda x: model.predict(x).argmax(axis=1)`, after `model.fit(x, y, …, epochs=300)`.",
 )
 def train(answer: Any) -> str:
     """Write `train(x, y)`: train a net to tell three spirals apart, and return a function that predicts.
 
-    x is (300, 2), y is (300,), with 0, 1 and 2. The function that you return gets points, (n, 2), and returns their
-    classes, (n,). It has to be right for 95 % of *other* points of the spirals. Use caffelite, or NumPy alone.
+    x is (300, 2), and y is (300,), with the classes 0, 1 and 2. Your function gets points, (n, 2), and returns their
+    classes, (n,). It should be right for 95 % of *other* points of the spirals. Use caffelite, or NumPy alone.
     """
     x, y = datasets.spiral(points_per_class=100, seed=3)
     x_test, y_test = datasets.spiral(points_per_class=100, seed=4)
@@ -178,8 +207,8 @@ def train(answer: Any) -> str:
         raise Wrong(f"Your function returned shape {predicted.shape} for 300 points; it should be (300,).")
     accuracy = float((predicted == y_test).mean())
     if accuracy < 0.95:
-        hint = "It knows those that it has learned: is it learning the noise by heart?"
+        hint = "It knows the points that it was trained on: has it memorized the noise (overfitting)?"
         if (np.asarray(predict(x.copy())) == y).mean() < 0.95:
-            hint = "It does not even know the points that it has learned: more epochs, or another rate?"
+            hint = "It doesn't even know the points that it was trained on: more epochs, or another learning rate?"
         raise Wrong(f"{accuracy:.0%} of the new points are right; it should be 95 %. {hint}")
     return f"{accuracy:.1%} of the new points."

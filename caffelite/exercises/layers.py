@@ -43,13 +43,16 @@ def check_parameters(layer: Any, example: str, **shapes: tuple[int, ...]) -> Non
 
 
 @exercise(
-    "backward needs to know where x was above 0. Keep it in forward: self.is_positive = x > 0.",
-    "dx is dy where x is above 0, and 0 elsewhere: dy * self.is_positive.",
+    "easy",
+    10,
+    "backward needs to know where x was above 0. Keep it in forward: `self.is_positive = x > 0`.",
+    "dx is dy where x is above 0, and 0 elsewhere: `dy * self.is_positive`.",
 )
 def ReLU(answer: Any) -> None:
-    """Write `class ReLU(cl.Function)`: y = max(x, 0).
+    """Write `class ReLU(cl.Function)`: y = max(x, 0), element by element.
 
-    `forward(self, x)` returns y, and keeps what `backward` needs. `backward(self, dy)` returns dx. Compute with NumPy.
+    `forward(self, x)` returns y, and keeps on self whatever `backward` needs. `backward(self, dy)` returns dx. Both
+    work on NumPy arrays.
     """
     x = np.array([[-2.0, 0.5, 3.0], [1.0, -0.1, 7.0]])
     positive = (x > 0).astype(float)
@@ -66,14 +69,16 @@ def ReLU(answer: Any) -> None:
 
 
 @exercise(
+    "medium",
+    15,
     "The derivative is y (1 − y). So keep y, not x.",
-    "np.exp(-x) overflows for x below −700. np.exp(-abs(x)) never does. Which formula fits each sign?",
-    "e = np.exp(-abs(x)); y = np.where(x >= 0, 1, e) / (1 + e)",
+    "`np.exp(-x)` overflows for x below −700. `np.exp(-abs(x))` never does. Which formula fits each sign?",
+    "`e = np.exp(-abs(x)); y = np.where(x >= 0, 1, e) / (1 + e)`",
 )
 def Sigmoid(answer: Any) -> None:
-    """Write `class Sigmoid(cl.Function)`: y = 1 / (1 + exp(−x)), for all x, also −1000.
+    """Write `class Sigmoid(cl.Function)`: y = 1 / (1 + exp(−x)), even for x = −1000.
 
-    There must be no warning of an overflow. `backward` should use the y that `forward` has computed.
+    NumPy shouldn't warn of an overflow. `backward` needs no exponential: the y of `forward` is enough.
     """
     x = np.array([[-2.0, 0.5, 3.0], [0.0, -0.1, 7.0]])
     y = 1 / (1 + np.exp(-x))
@@ -95,15 +100,18 @@ def Sigmoid(answer: Any) -> None:
 
 
 @exercise(
-    "The parameters are Tensors: cl.Tensor(…, requires_grad=True). Their arrays are self.W.data and self.b.data.",
-    "In backward, self.W.add_grad(x.T @ dy) adds to the gradient of W.",
-    "backward returns dx = dy @ self.W.data.T.",
+    "medium",
+    20,
+    "The parameters are Tensors: `cl.Tensor(…, requires_grad=True)`. Their arrays are `self.W.data` and `self.b.data`.",
+    "In backward, `self.W.add_grad(x.T @ dy)` adds to the gradient of W.",
+    "backward returns `dx = dy @ self.W.data.T`.",
 )
 def Linear(answer: Any) -> None:
-    """Write `class Linear(cl.Function)`, made by `Linear(in_features, out_features)`: y = x W + b.
+    """Write `class Linear(cl.Function)`, with `Linear(in_features, out_features)`: y = x W + b.
 
-    W is (in_features, out_features), b is (out_features,). Both are Tensors with `requires_grad=True`, in attributes
-    with these names. W is drawn at random, b begins at 0. `backward(dy)` adds to the gradients of both, and returns dx.
+    Keep W, (in_features, out_features), and b, (out_features,), in attributes with these names, as Tensors with
+    `requires_grad=True`. Draw W at random, and let b begin at 0. `backward(dy)` adds to the gradients of both, and
+    returns dx.
     """
     layer = construct(answer, Function, "Linear", 4, 3)
     check_parameters(layer, "Linear(4, 3)", W=(4, 3), b=(3,))
@@ -112,6 +120,7 @@ def Linear(answer: Any) -> None:
     x, dy = RNG(0).normal(size=(2, 5, 4))[0], RNG(1).normal(size=(5, 3))
     W, b = layer.W.data.astype(np.float64), layer.b.data.astype(np.float64)
     check_equal("forward(x)", call_answer("forward(x)", layer.forward, x), x @ W + b, rtol=1e-5, atol=1e-6)
+    check_products(construct(answer, Function, "Linear", 3, 3))
     dx = call_answer("backward(dy)", layer.backward, dy)
     for name, gradient in (("W", x.T @ dy), ("b", dy.sum(axis=0))):
         if getattr(layer, name).grad is None:
@@ -124,16 +133,30 @@ def Linear(answer: Any) -> None:
     check_backward(construct(answer, Function, "Linear", 3, 3), x[:, :3])
 
 
+def check_products(layer: Any) -> None:
+    """Raise Wrong if the gradients of a Linear(3, 3) are products without .T. In a square, they raise no error."""
+    x, dy = RNG(2).normal(size=(2, 3, 3))
+    layer.forward(x.copy())
+    dx, W = call_answer("backward(dy)", layer.backward, dy), layer.W.data
+    check_equal("dx", dx, dy @ W.T, [(dy @ W, "transpose W: dx = dy Wᵀ.")], rtol=1e-5, atol=1e-6)
+    if layer.W.grad is not None:
+        mistakes = [(a @ b, "transpose x: dW = xᵀ dy.") for a, b in ((x, dy), (dy, x), (dy, x.T))]
+        check_equal("the gradient of W", layer.W.grad, x.T @ dy, mistakes, rtol=1e-5, atol=1e-6)
+
+
 @exercise(
-    "cl.is_training() tells whether the net is being trained.",
-    "In training: keep = rng.random(x.shape) >= p; y = x * keep / (1 − p). Otherwise y = x.",
-    "backward uses the same mask: dy * self.mask, where the mask has the 1 / (1 − p) in it.",
+    "medium",
+    15,
+    "`cl.is_training()` tells you whether the net is being trained.",
+    "In training: `keep = rng.random(x.shape) >= p; y = x * keep / (1 - p)`. Otherwise y = x.",
+    "backward uses the same mask: `dy * self.mask`, where the mask has the 1 / (1 − p) in it.",
 )
 def Dropout(answer: Any) -> None:
-    """Write `class Dropout(cl.Function)`, made by `Dropout(p)`.
+    """Write `class Dropout(cl.Function)`, with `Dropout(p)`: switch elements off at random.
 
-    In training, `forward` sets each element to 0 with probability p, and divides the others by 1 − p. So the mean stays
-    the same. In use, it returns x. `backward` passes on the gradient of those that were kept.
+    While the net trains, `forward` replaces each element by 0 with probability p, and divides the others by 1 − p. That
+    keeps the mean the same. When the net is used, `forward` returns x. The gradient only flows through the elements
+    that were kept.
     """
     layer, x = construct(answer, Function, "Dropout", 0.25), np.ones((100, 100))
     with inference():
@@ -156,15 +179,17 @@ def Dropout(answer: Any) -> None:
 
 
 @exercise(
-    "x.reshape(n, c, h // 2, 2, w // 2, 2) gives each window two axes of its own.",
-    "For the way back, keep where the largest elements were: windows == y[..., None, :, None].",
+    "hard",
+    30,
+    "`x.reshape(n, c, h // 2, 2, w // 2, 2)` gives each window two axes of its own.",
+    "For the way back, keep where the largest elements were: `windows == y[..., None, :, None]`.",
     "If two elements of a window are equal, only the first may get the gradient: use argmax of the flattened windows.",
 )
 def MaxPool(answer: Any) -> None:
-    """Write `class MaxPool(cl.Function)`: the largest number in each window of 2 × 2.
+    """Write `class MaxPool(cl.Function)`: keep the largest number of each window of 2 × 2 pixels.
 
-    x is (n, c, h, w), with even h and w. y is (n, c, h / 2, w / 2). If two numbers of a window are equal, the first one
-    (row by row) gets the gradient, and the other gets none.
+    x is (n, c, h, w), with even h and w, and y is (n, c, h / 2, w / 2). Only the largest number of a window gets the
+    gradient. In a tie, that's the first one, row by row.
     """
     rng = RNG(0)
     x = rng.permutation(2 * 3 * 4 * 6).reshape(2, 3, 4, 6).astype(float)
@@ -181,16 +206,18 @@ def MaxPool(answer: Any) -> None:
 
 
 @exercise(
+    "hard",
+    40,
     "An output is Σ over channels and places: y[:, o, i] = Σ_c Σ_j x[:, c, i + j] · W[o, c, j] + b[o].",
-    "A loop over the k places of the window is short, and each round is a product of all the rest: np.einsum.",
-    "For j in range(k): dW[:, :, j] = einsum('nol,ncl->oc', dy, x[:, :, j : j + l]), and dx[:, :, j : j + l] grows.",
+    "Loop over the k places of the window. Each round is a product of everything else: `np.einsum`.",
+    "`for j in range(k): dW[:, :, j] = einsum('nol,ncl->oc', dy, x[:, :, j : j + l]); dx[:, :, j : j + l] += …`",
 )
 def Conv1d(answer: Any) -> None:
-    """Write `class Conv1d(cl.Function)`, made by `Conv1d(in_channels, out_channels, k)`: a convolution of series.
+    """Write `class Conv1d(cl.Function)`, with `Conv1d(in_channels, out_channels, k)`: slide a window along a series.
 
-    x is (n, in_channels, length). W, (out_channels, in_channels, k), and b, (out_channels,), are Tensors in attributes.
-    y[n, o, i] = Σ_c Σ_j x[n, c, i + j] W[o, c, j] + b[o], so y is (n, out_channels, length − k + 1). As in all
-    frameworks, the window is not turned round.
+    x is (n, in_channels, length). Keep W, (out_channels, in_channels, k), and b, (out_channels,), as Tensors in
+    attributes. An output is y[n, o, i] = Σ_c Σ_j x[n, c, i + j] W[o, c, j] + b[o], so y is
+    (n, out_channels, length − k + 1). Don't flip the window: no framework does.
     """
     layer = construct(answer, Function, "Conv1d", 2, 3, 4)
     check_parameters(layer, "Conv1d(2, 3, 4)", W=(3, 2, 4), b=(3,))
@@ -200,7 +227,7 @@ def Conv1d(answer: Any) -> None:
     y = np.einsum("ncik,ock->noi", windows, W) + b[:, None]
     flipped = np.einsum("ncik,ock->noi", windows, W[:, :, ::-1]) + b[:, None]
     mistakes = [
-        (flipped, "the window is turned round. Frameworks do not do that: W[o, c, j] belongs to x[n, c, i + j]."),
+        (flipped, "the window is flipped. Frameworks don't do that: W[o, c, j] belongs to x[n, c, i + j]."),
         (y - b[:, None], "the bias is missing."),
     ]
     check_equal("forward(x)", call_answer("forward(x)", layer.forward, x), y, mistakes, rtol=1e-5, atol=1e-6)
@@ -208,14 +235,54 @@ def Conv1d(answer: Any) -> None:
 
 
 @exercise(
-    "Center each row, then divide it by its deviation: xhat = (x − mean) / std.",
-    "The mean and the deviation depend on x, too. So dx has three terms.",
+    "hard",
+    45,
+    "Loop over the k × k pixels (a, b) of the window. Each round is a product: `np.einsum('nchw,oc->nohw', …)`.",
+    "Forward: `y = y + einsum('nchw,oc->nohw', x[:, :, a : a + h, b : b + w], W[:, :, a, b])`.",
+    "Back, for each pixel (a, b): `dW[:, :, a, b] = einsum('nohw,nchw->oc', dy, x[:, :, a : a + h, b : b + w])`.",
+    "… and `dx[:, :, a : a + h, b : b + w] += einsum('nohw,oc->nchw', dy, W[:, :, a, b])`. h and w are those of dy.",
+    takeaway="Every net that recognises images is built on these few lines.",
+)
+def Conv2d(answer: Any) -> None:
+    """Write `class Conv2d(cl.Function)`, with `Conv2d(in_channels, out_channels, k)`: slide a window over images.
+
+    x is (n, in_channels, height, width). Keep W, (out_channels, in_channels, k, k), and b, (out_channels,), as Tensors
+    in attributes. An output is y[n, o, i, j] = Σ_c Σ_a Σ_b x[n, c, i + a, j + b] W[o, c, a, b] + b[o]. There is no
+    padding, so y has k − 1 rows and columns less than x. Don't flip the window.
+    """
+    layer = construct(answer, Function, "Conv2d", 2, 3, 3)
+    check_parameters(layer, "Conv2d(2, 3, 3)", W=(3, 2, 3, 3), b=(3,))
+    x = RNG(0).normal(size=(2, 2, 5, 6))
+    layer.b.data = np.arange(1.0, 4)
+    W, b = layer.W.data.astype(np.float64), np.arange(1.0, 4)[:, None, None]
+    windows = np.lib.stride_tricks.sliding_window_view(x, (3, 3), axis=(2, 3))
+
+    def convolve(W: np.ndarray) -> np.ndarray:
+        return np.einsum("nchwab,ocab->nohw", windows, W)
+
+    y = convolve(W) + b
+    mistakes = [
+        (convolve(W[:, :, ::-1, ::-1]) + b, "the window is flipped: W[o, c, a, b] belongs to x[n, c, i + a, j + b]."),
+        (convolve(W.swapaxes(2, 3)) + b, "rows and columns of the window are swapped."),
+        (y - b, "the bias is missing."),
+        (convolve(W[:, :1]) + b, "it only has the first input channel; add up all of them."),
+    ]
+    check_equal("forward(x)", call_answer("forward(x)", layer.forward, x), y, mistakes, rtol=1e-5, atol=1e-6)
+    check_unchanged("forward", layer.forward, x)
+    check_backward(construct(answer, Function, "Conv2d", 2, 3, 3), x)
+
+
+@exercise(
+    "hard",
+    40,
+    "Center each row, then divide it by its standard deviation: xhat = (x − mean) / std.",
+    "The mean and the standard deviation depend on x, too. So dx has three terms.",
     "dx = (dy − dy.mean(row) − xhat · (dy · xhat).mean(row)) / std",
 )
 def LayerNorm(answer: Any) -> None:
-    """Write `class LayerNorm(cl.Function)`: each row gets mean 0 and deviation 1.
+    """Write `class LayerNorm(cl.Function)`: bring each row to mean 0 and standard deviation 1.
 
-    x is (n, d). y = (x − mean) / √(variance + 1e-5), with the mean and the variance of each row. There are no
+    x is (n, d), and y = (x − mean) / √(variance + 1e-5), with the mean and the variance of each row. This one has no
     parameters.
     """
     x = RNG(0).normal(2, 3, size=(4, 6))
@@ -242,15 +309,18 @@ def LayerNorm(answer: Any) -> None:
 
 
 @exercise(
-    "forward is one index: self.W.data[indices].",
+    "medium",
+    15,
+    "forward is one index: `self.W.data[indices]`.",
     "If an index occurs twice, its row of W is used twice. So its gradients add up.",
-    "gradient = np.zeros_like(W); np.add.at(gradient, indices, dy). `gradient[indices] += dy` counts repeats once.",
+    "`gradient = np.zeros_like(W); np.add.at(gradient, indices, dy)`. `gradient[indices] += dy` counts repeats once.",
 )
 def Embedding(answer: Any) -> None:
-    """Write `class Embedding(cl.Function)`, made by `Embedding(count, size)`: a vector for each word.
+    """Write `class Embedding(cl.Function)`, with `Embedding(count, size)`: look up a vector for each word.
 
-    W, (count, size), is a Tensor in an attribute. `forward(indices)` gets integers, (n, length), and returns vectors,
-    (n, length, size). `backward(dy)` adds to the gradient of W. Integers have no gradient, so it may return None.
+    Keep the table W, (count, size), as a Tensor in an attribute. `forward(indices)` gets integers, (n, length), and
+    returns their vectors, (n, length, size). `backward(dy)` adds to the gradient of W. Integers have no gradient, so it
+    may return None.
     """
     layer = construct(answer, Function, "Embedding", 7, 3)
     check_parameters(layer, "Embedding(7, 3)", W=(7, 3))
@@ -268,23 +338,23 @@ def Embedding(answer: Any) -> None:
         raise Wrong(f"backward(dy) raised {type(error).__name__}: {error}.") from error
     if layer.W.grad is None:
         raise Wrong("backward leaves no gradient for W: self.W.add_grad(…).")
-    mistakes = [
-        (counted_once, "a word that comes twice counts once. `gradient[indices] += dy` does that; use np.add.at.")
-    ]
-    check_equal("the gradient of W", layer.W.grad, expected, mistakes, rtol=1e-5, atol=1e-6)
+    once = "a word that occurs twice counts only once. That's what `gradient[indices] += dy` does; use np.add.at."
+    check_equal("the gradient of W", layer.W.grad, expected, [(counted_once, once)], rtol=1e-5, atol=1e-6)
 
 
 @exercise(
+    "hard",
+    60,
     "scores = q kᵀ / √d, p = softmax of each row of scores, y = p v.",
     "Back: dv = pᵀ dy, dp = dy vᵀ. For softmax, ds = p (dp − Σ over the row of dp p).",
-    "dq = ds k / √d and dk = dsᵀ q / √d. For stacks of matrices, transpose by np.swapaxes(a, -1, -2).",
+    "dq = ds k / √d and dk = dsᵀ q / √d. For stacks of matrices, transpose by `np.swapaxes(a, -1, -2)`.",
     takeaway="You have written the heart of a transformer, forward and backward.",
 )
 def Attention(answer: Any) -> None:
     """Write `class Attention(cl.Function)`: y = softmax(q kᵀ / √d) v.
 
-    q, k and v are (n, length, d). The softmax goes along the last axis. `forward(q, k, v)` returns y, and
-    `backward(dy)` returns a tuple: dq, dk, dv.
+    The queries q, the keys k and the values v are (n, length, d). The softmax goes along the last axis.
+    `forward(q, k, v)` returns y, and `backward(dy)` returns three gradients: dq, dk, dv.
     """
     q, k, v = RNG(0).normal(size=(3, 2, 5, 4))
     layer = construct(answer, Function, "Attention")
@@ -299,7 +369,7 @@ def Attention(answer: Any) -> None:
         (attend(1 / 4), "the scores are divided by d; divide by √d."),
         (
             attend(0.5, axis=-2),
-            "the softmax goes along the wrong axis: each query shares 1 among the keys, the last axis.",
+            "the softmax goes along the wrong axis: each query shares 1 among the keys, along the last axis.",
         ),
     ]
     check_equal("forward(q, k, v)", call_answer("forward(q, k, v)", layer.forward, q, k, v), attend(0.5), mistakes)

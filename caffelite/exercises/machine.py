@@ -18,16 +18,19 @@ from caffelite.program import capture
 
 
 @exercise(
+    "medium",
+    15,
     "An (M, K) times a (K, N) has M · N · K multiplications and as many additions.",
     "A layer has one product forward, x W, and two backward, xᵀ dy and dy Wᵀ. They have the same number of operations.",
     "The first layer needs no dx: nobody uses the gradient of the data.",
     takeaway="print(cl.capture(step, x, y)) has the same number, product by product.",
 )
 def flop(answer: Any) -> None:
-    """Write `flop(rows, sizes)`: the floating-point operations in the matrix products of one training step.
+    """Write `flop(rows, sizes)`: count the floating-point operations in the matrix products of one training step.
 
-    The net has Linear layers: sizes = [64, 100, 10] means 64 numbers in, 100 in the middle, 10 out. Count the products
-    forward and backward, without the gradient of the data. Biases, ReLU, loss and optimizer do not count.
+    The net is made of Linear layers: sizes = [64, 100, 10] means 64 numbers in, 100 hidden units, 10 numbers out. Count
+    the products forward and backward, but not the gradient of the data, which nobody needs. Biases, ReLU, loss and
+    optimizer don't count.
     """
     for rows, sizes in ((200, [64, 100, 10]), (32, [2, 8, 8, 3]), (1, [5, 4])):
         layers = [2 * rows * a * b for a, b in pairwise(sizes)]
@@ -41,20 +44,22 @@ def flop(answer: Any) -> None:
 
 
 @exercise(
-    "x > 0 is a NumPy array of the present values. A replay could not compute it again, so `capture` raises TypeError.",
+    "easy",
+    10,
+    "`x > 0` is a NumPy array of the present values. A replay can't compute it again, so `capture` raises TypeError.",
     "Which of x and 0.1 x is the larger one, for x above 0, and for x below?",
-    "return cl.maximum(x, 0.1 * x)",
+    "`return cl.maximum(x, 0.1 * x)`",
 )
 def recordable(answer: Any) -> None:
-    """Write `leaky(x)` for a Tensor x, in a way that can be recorded: x where x is above 0, and 0.1 x elsewhere.
+    """Write `leaky(x)` in a way that can be recorded: multiply the negative elements of the Tensor x by 0.1.
 
-    Use operators of caffelite, no NumPy, no `if` and no loop over the elements.
+    Use operations of caffelite: no NumPy, no `if`, and no loop over the elements.
     """
     x = np.array([[-1.0, 2.0], [3.0, -4.0]], np.float32)
     new_x = -x
     result = call_answer("leaky(x)", answer, Tensor(x.copy()))
     if not isinstance(result, Tensor):
-        raise Wrong(f"leaky(x) has to return a Tensor, and returned {type(result).__name__}.")
+        raise Wrong(f"leaky(x) has to return a Tensor. It returned {type(result).__name__}.")
     check_equal("leaky(x)", result.data, np.where(x > 0, x, 0.1 * x), rtol=1e-5)
     try:
         program = capture(lambda x: answer(Tensor(x)), x.copy())
@@ -67,15 +72,17 @@ def recordable(answer: Any) -> None:
 
 
 @exercise(
+    "medium",
+    20,
     "A step by hand calls a dozen kernels from Python. `cl.capture(step, x, y)` records them.",
-    "program = cl.capture(step, x, y) makes the first step. Each program(x, y) is one more.",
-    "program = cl.capture(step, x, y); then for _ in range(steps - 1): program(x, y)",
+    "`program = cl.capture(step, x, y)` makes the first step. Each `program(x, y)` is one more.",
+    "`program = cl.capture(step, x, y)`, and then `for _ in range(steps - 1): program(x, y)`",
     takeaway="`fit` goes further: it needs no Python between the steps either.",
 )
 def replay(answer: Any) -> str:
-    """Write `train_replayed(model, loss, optimizer, x, y, steps)`: make so many steps on x and y.
+    """Write `train_replayed(model, loss, optimizer, x, y, steps)`: train without Python between the kernels.
 
-    It should be three times as fast as this loop:
+    Make `steps` training steps on x and y, three times as fast as this loop:
 
         for _ in range(steps):
             optimizer.zero_grad()
@@ -83,7 +90,7 @@ def replay(answer: Any) -> str:
             value.backward()
             optimizer.step()
 
-    The parameters have to be the same afterwards, to the last bit.
+    Afterwards the parameters should be the same, to the last bit.
     """
     x = np.random.default_rng(0).normal(size=(16, 4)).astype(np.float32)
     y = np.square(x[:, :1])
@@ -110,7 +117,7 @@ def replay(answer: Any) -> str:
             for n, message in ((steps - 1, "one step too few"), (steps + 1, "one step too many")):
                 if all(map(np.array_equal, got, train(train_eagerly, n))):
                     raise Wrong(f"It makes {message}. (`capture` makes the first step itself.)")
-            raise Wrong(f"After {steps} steps the parameters are not the same.")
+            raise Wrong(f"After {steps} steps, the parameters differ from those of the loop.")
     speedup = measure_speedup(lambda: train(answer, 500), lambda: train(train_eagerly, 500), rounds=7)
     if speedup < 3:
         raise Wrong(f"It is {speedup:.1f} times as fast as the loop; it should be 3 times.")
@@ -118,18 +125,20 @@ def replay(answer: Any) -> str:
 
 
 @exercise(
+    "hard",
+    30,
     "NumPy makes an array for each operator, and goes through memory for each. One pass is enough.",
-    'caffelite has a kernel for this: the machine\'s lesson calls kernels.update("sgd", w, g, v, hyper).',
-    "from caffelite import _kernels as kernels; hyper = np.array([0.1, 0.9, 0, 0]), outside of the function.",
-    'kernels.update("sgd", w, g, v[None], hyper): v is a row of the rule\'s state.',
+    'caffelite has a kernel for this: the machine\'s lesson calls `kernels.update("sgd", w, g, v, hyper)`.',
+    "`from caffelite import _kernels as kernels; hyper = np.array([0.1, 0.9, 0, 0])`, outside of the function.",
+    '`kernels.update("sgd", w, g, v[None], hyper)`: v is a row of the rule\'s state.',
 )
 def faster_than_numpy(answer: Any) -> str:
-    """Write `update(w, g, v)`, twice as fast as NumPy here, for 10,000 numbers of float32:
+    """Write `update(w, g, v)`: do this twice as fast as NumPy, for 10,000 numbers of float32.
 
         v[:] = 0.9 * v + g
         w[:] = w - 0.1 * v
 
-    It changes w and v in place. Use whatever you like: kernels of caffelite, Cython, C.
+    w and v change in place. Use whatever you like: a kernel of caffelite, Cython, C.
     """
 
     def numpy_update(w: np.ndarray, g: np.ndarray, v: np.ndarray) -> None:

@@ -1,6 +1,7 @@
 """The directive `exercise`: the text of one of `caffelite.exercises`, and its hints, which open with a click."""
 
 from docutils import nodes
+from exercise_text import format_text
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
@@ -12,11 +13,12 @@ class ExerciseText(SphinxDirective):
 
     def run(self):
         exercise = caffelite.exercises.EXERCISES[self.arguments[0]]
-        written = self.parse_text_to_nodes(exercise.task)
+        effort = nodes.paragraph("", exercise.effort, classes=["effort", exercise.difficulty])
+        written = [effort, *self.parse_text_to_nodes(format_text(exercise.task))]
         for i, hint in enumerate(exercise.hints, 1):
             begin = f'<details class="hint"><summary>Hint {i}</summary>'
-            text = nodes.paragraph("", hint)
-            written += [nodes.raw("", begin, format="html"), text, nodes.raw("", "</details>", format="html")]
+            text = self.parse_text_to_nodes(format_text(hint))
+            written += [nodes.raw("", begin, format="html"), *text, nodes.raw("", "</details>", format="html")]
         return written
 
 

@@ -2,12 +2,14 @@
 
 A notebook has the page's programs and its text in plain Markdown: links to pages with programs lead to their
 notebooks, links by name become names, included files become code, and exercises their text. A button at the top of the
-page leads to it, and `all.zip` has all of them. Those in `students.zip` have an empty cell in place of each solution.
+page leads to it, and `all.zip` has all of them. In `students.zip`, the signatures of the functions and classes, or an
+empty cell, are in place of each solution.
 tests/tools/classroom.py makes both kinds, without Sphinx.
 """
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import tempfile
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import nbformat
+from exercise_text import format_text
 
 import caffelite
 
@@ -99,9 +102,23 @@ def notebook(page, solutions=True):
 
 
 def make_stub(solution):
-    """Return the cell in place of a solution, which checks the answer if the solution does."""
-    checks = re.findall(r"^cl\.exercises\.check\(.*\)$", solution, re.MULTILINE)
-    return "\n\n\n".join(["# your answer", *checks])
+    """Return the cell in place of a solution: for an exercise, the signatures of the answer, and the check."""
+    check = re.search(r"^cl\.exercises\.check\(.*, (\w+)\)$", solution, re.MULTILINE)
+    if check is None:
+        return "# your answer"
+    (answer,) = (node for node in ast.parse(solution).body if check[1] in defined_names(node))
+    for node in ast.walk(answer):
+        if isinstance(node, ast.FunctionDef):
+            node.body = [ast.Expr(ast.Constant(...))]
+        elif isinstance(node, ast.Dict):
+            node.values = [ast.Constant(...) for _ in node.keys]
+    code = ast.unparse(answer).replace(":\n\n", ":\n")  # no blank line before the first method
+    return f"# your answer\n{code}\n\n\n{check[0]}"
+
+
+def defined_names(node):
+    """Return the names that a statement defines."""
+    return [node.name] if hasattr(node, "name") else [target.id for target in getattr(node, "targets", ())]
 
 
 def title(name):
@@ -134,7 +151,8 @@ def to_markdown(match, folder):
         code = read_include(folder / argument, options)
         return f"`{Path(argument).name}`:\n\n```{options.get('language', '')}\n{code}\n```\n"
     if kind == "exercise":
-        return caffelite.exercises.EXERCISES[argument.strip()].task + "\n"
+        exercise = caffelite.exercises.EXERCISES[argument.strip()]
+        return f"*{exercise.effort}*\n\n{format_text(exercise.task)}\n"
     if kind in ("admonition", "note", "tip"):
         quoted = textwrap.indent(content.strip(), "> ", lambda line: True)
         return f"> **{argument or kind.title()}**\n>\n{quoted}\n"

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite._support.extras import EXTRAS, install_command
 from tests.conftest import copy_project, posix, run, unpack_source_distribution
@@ -183,12 +184,19 @@ def test_a_classroom_has_notebooks_without_solutions_and_the_solutions_apart(bui
     names = {path.stem for path in (tmp_path / "notebooks").iterdir()}
     assert {"first-net", "guide", "tables"} < names
     assert not names & set(classroom.NEED_MORE)
-    lessons = {"downhill", "the-framework", "the-machine", "the-program", "exercises"}
+    lessons = {"downhill", "the-framework", "generalization", "images", "the-machine", "the-program", "exercises"}
     assert {path.stem for path in (tmp_path / "solutions").iterdir()} == lessons
     mentioned = re.findall(r"`([\w-]+)\.ipynb`", classroom.README)
     assert set(mentioned) <= names
     exercises = nbformat.read(tmp_path / "notebooks" / "exercises.ipynb", 4).cells
-    assert '# your answer\n\n\ncl.exercises.check("relu", relu)' in [cell.source for cell in exercises]
+    sources = [cell.source for cell in exercises]
+    assert '# your answer\ndef relu(x):\n    ...\n\n\ncl.exercises.check("relu", relu)' in sources
+    stubs = [source for source in sources if source.startswith("# your answer")]
+    assert len(stubs) == len(cl.exercises.EXERCISES)
+    for stub, exercise in zip(stubs, cl.exercises.EXERCISES.values(), strict=True):
+        names = {"cl": cl}
+        exec(stub, names)  # its check is a verdict, and not an error
+        assert not cl.exercises.check(exercise.name, names[exercise.answer])
 
 
 def test_the_classroom_keeps_wheels_for_other_pythons_and_lists_them(build, tmp_path):
