@@ -235,8 +235,10 @@ def split(answer: Any) -> None:
         x_train, y_train, x_val, y_val = map(np.asarray, result)
         if (len(x_train), len(x_val)) == (10, 30):
             raise Wrong("A quarter is for training, and the rest held out. share is the part that is held out.")
-        if (len(x_train), len(y_train), len(x_val), len(y_val)) != (30, 30, 10, 10):
-            sizes = ", ".join(str(len(part)) for part in result)
+        sizes = [len(part) for part in result]
+        if sizes == [30, 10, 30, 10]:
+            raise Wrong("That's scikit-learn's order. Here it is x_train, y_train, x_val, y_val.")
+        if sizes != [30, 30, 10, 10]:
             raise Wrong(f"Of 40 rows, 30 are for training and 10 are held out. Your four arrays have {sizes} rows.")
         if set(y_train) & set(y_val):
             raise Wrong(f"Row {min(set(y_train) & set(y_val))} is in both parts. Never train on a held-out row.")

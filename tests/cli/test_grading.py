@@ -88,6 +88,12 @@ def test_an_answer_is_also_what_a_file_gives_to_check(grades):
     assert grades(anna_py=program + "cl.exercises.check('relu', mine)")["anna.py"] == ("1", "relu", "")
 
 
+def test_a_dict_with_the_name_of_an_exercise_is_an_answer(grades):
+    program = "losses = {'digit': 'SoftmaxLoss', 'tags': 'SigmoidLoss', 'price': 'MSELoss', 'typos': 'MAELoss', "
+    program += "'calls': 'PoissonLoss', 'parcel': 'QuantileLoss'}\ncurves = {'A': 'fine'}\n"
+    assert grades(anna_py=program)["anna.py"] == ("1", "losses", "")
+
+
 def test_a_function_that_was_only_imported_is_not_an_answer(grades):
     assert grades(anna_py="from caffelite import *\nfrom caffelite import MaxPool2d as MaxPool\n")["anna.py"][0] == "0"
 

@@ -486,6 +486,8 @@ WRONG = [
     ("split", split_and(lambda rows, t, x: standardize(rows, t), shift=1), "the rows don't belong to their y"),
     ("split", split_and(lambda rows, t, x: standardize(rows, t), lambda g, n: g.integers(0, n, n)), "is in both parts"),
     ("split", lambda x, y, share, rng: RIGHT["split"](x, y, 1 - share, rng), "share is the part that is held out"),
+    ("split", lambda *given: [RIGHT["split"](*given)[i] for i in (0, 2, 1, 3)], "Return four arrays"),
+    ("split", lambda *given: (*(parts := RIGHT["split"](*given))[::2], *parts[1::2]), "scikit-learn's order"),
     ("find_rate", rates(np.linspace(1e-6, 1, 10)), "equal distances"),
     ("find_rate", rates(np.logspace(-6, 0, 7), np.argmin), "the training diverges: the loss is nan"),
     ("find_rate", rates(np.logspace(-6, 0, 7)), "Use the trainings that are left"),

@@ -99,7 +99,7 @@ def test_a_notebook_leads_to_other_notebooks_and_only_names_other_pages(monkeypa
     monkeypatch.syspath_prepend(DOCS / "_extensions")
     made = importlib.import_module("notebooks").notebook(DOCS / "first-net.md")
     text = "\n".join(cell["source"] for cell in made["cells"] if cell["cell_type"] == "markdown")
-    assert "[Lesson 2](the-framework.ipynb)" in text
+    assert "[Lesson 3](the-framework.ipynb)" in text
     assert "[A user's guide](guide.ipynb)" in text
     assert "*Install and run*" in text
     assert not re.search(r"\]\([^)]*\.md", text)
