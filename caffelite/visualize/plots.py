@@ -56,12 +56,14 @@ def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
 def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) -> Any:
     """Draw every image whose prediction is not its label, in a grid, with "label → prediction" under each.
 
-    images (n, height, width), labels (n,), predictions (n,). Raise ValueError for other shapes.
+    images (n, height, width), or in colours (n, 3, height, width); labels (n,) and predictions (n,), numbers or names.
+    Raise ValueError for other shapes.
     """
     images, labels, predictions = np.asarray(images), np.asarray(labels), np.asarray(predictions)
-    if images.ndim != 3 or not labels.shape == predictions.shape == images.shape[:1]:
+    is_image = images.ndim == 3 or (images.ndim == 4 and images.shape[1] == 3)
+    if not is_image or not labels.shape == predictions.shape == images.shape[:1]:
         raise ValueError(
-            "mistakes takes images (n, height, width), labels (n,) and predictions (n,), "
+            "mistakes takes images (n, height, width) or (n, 3, height, width), labels (n,) and predictions (n,), "
             f"got shapes {images.shape}, {labels.shape} and {predictions.shape}"
         )
     axes = make_axes(4, 3.5) if axes is None else axes
@@ -71,7 +73,7 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
         axes.text(0.5, 0.5, "none", ha="center", va="center", color=INK, transform=axes.transAxes)
         return axes.figure
     # An image is a unit wide; its cell leaves a gap beside it and room for the caption below.
-    height = images.shape[1] / images.shape[2]
+    height = images.shape[-2] / images.shape[-1]
     cell_width, cell_height = 1.2, height + 0.42
 
     box = axes.get_window_extent()
@@ -430,6 +432,9 @@ def _tile_filters(weights: np.ndarray) -> np.ndarray:
 
 
 def _draw_image(axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> None:
-    """Ink on paper that is a shade darker than the figure."""
+    """Draw ink on paper that is a shade darker than the figure, or colours (3, height, width) from 0 to 1."""
+    if image.ndim == 3:
+        axes.imshow(np.clip(image, 0, 1).transpose(1, 2, 0), extent=extent, interpolation="nearest")
+        return
     ink = image.max()
     axes.imshow(image, extent=extent, cmap="gray_r", vmin=-0.05 * ink, vmax=ink, interpolation="nearest")

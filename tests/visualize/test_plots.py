@@ -155,6 +155,15 @@ def test_every_mistake_is_drawn_with_its_label_and_its_prediction_and_nothing_el
         np.testing.assert_array_equal(image.get_array(), expected)
 
 
+def test_mistakes_in_colours_are_drawn_with_the_names_of_their_classes(axes):
+    photos = np.linspace(0, 1, 2 * 3 * 4 * 6).reshape(2, 3, 4, 6)
+    plots.mistakes(photos, ["cat", "dog"], ["cat", "cat"], axes=axes)
+    assert texts(axes) == ["dog → cat"]
+    np.testing.assert_array_equal(axes.images[0].get_array(), photos[1].transpose(1, 2, 0))
+    with pytest.raises(ValueError, match="shapes"):
+        plots.mistakes(photos[:, :2], [0, 1], [1, 0], axes=axes)
+
+
 @pytest.mark.parametrize("n", [1, 2, 9, 40, 360])
 def test_mistakes_do_not_overlap_and_lie_within_the_axes(axes, n):
     plots.mistakes(images(n), np.zeros(n, int), np.ones(n, int), axes=axes)
