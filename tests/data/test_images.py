@@ -136,7 +136,8 @@ def test_something_other_than_a_folder_of_classes_raises(tmp_path, monkeypatch):
         folder(tmp_path, 4)
     whole(tmp_path)
     (tmp_path / "b").mkdir()
-    with pytest.raises(ValueError, match=r"the class .*b has no images"):
+    (tmp_path / "b" / "photo.heic").write_bytes(b"of a telephone")
+    with pytest.raises(ValueError, match=r"the class .*b has no images: no name ends with .*\.jpg, \.pgm, \.png"):
         folder(tmp_path, 4)
     for size, error in ((0, ValueError), (2.5, TypeError), ((1, 2, 3), ValueError)):
         with pytest.raises(error, match="folder: size"):

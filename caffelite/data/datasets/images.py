@@ -78,7 +78,8 @@ def _classes(path: Path) -> dict[str, list[Path]]:
                 file for file in paths if not any(part.startswith(".") for part in file.relative_to(class_folder).parts)
             ]
             if not classes[class_folder.name]:
-                raise ValueError(f"folder: the class {class_folder} has no images")
+                suffixes = ", ".join(sorted(SUFFIXES))
+                raise ValueError(f"folder: the class {class_folder} has no images: no name ends with {suffixes}")
     if not classes:
         raise ValueError(f"folder: expected a folder for each class in {path}, found none")
     return classes
