@@ -100,6 +100,8 @@ def train(
     if nets.model.regions is not None:
         echo(fill(report.describe_regions(evaluation, nets.model, frame), WIDTH) + "\n")
     echo(f"{report.importances_table(evaluation)}\n")
+    if question := report.ask_about_leak(evaluation):
+        echo(f"{fill(question, WIDTH)}\n")
     if not explains:
         return TrainingResult(nets, evaluation)
     limit = int(np.clip(MAX_EXPLAINED_ROWS // len(nets.model.columns.columns) ** 2, 10, MAX_EXPLAINED_ROWS // 100))

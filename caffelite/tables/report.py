@@ -9,7 +9,7 @@ from caffelite.tables import dates
 from caffelite.tables.budget import Budget
 from caffelite.tables.column_types import DateColumn
 from caffelite.tables.columns import Columns
-from caffelite.tables.evaluation import MIN_DIFFERENCE, TableEvaluation, calibration_error
+from caffelite.tables.evaluation import MIN_DIFFERENCE, TableEvaluation, calibration_error, losses
 from caffelite.tables.schema import ColumnSummary, Frame, Target, describe_numbers, percent_text
 from caffelite.tables.table_model import TableModel
 from caffelite.tables.training import TableSplit, TrainedNets, take_rows
@@ -18,6 +18,8 @@ MAX_LISTED_CLASSES = 8  # that are listed
 MAX_LISTED_COLUMNS = 15  # in the table of importances
 MAX_NAME_LENGTH = 24  # characters of a class,
 MAX_COLUMN_LENGTH = 32  # and of a column
+LEAK_ERROR = 0.05  # of the baseline's error, which is left
+LEAK_IMPORTANCE = 10  # times the importance of any other column
 
 
 def columns_table(summaries: list[ColumnSummary]) -> TextTable:
@@ -131,6 +133,21 @@ def importances_table(evaluation: TableEvaluation) -> TextTable:
     columns = list(evaluation.importances.items())[:MAX_LISTED_COLUMNS]
     rows = [(shorten(name, MAX_COLUMN_LENGTH), f"{round(x.mean, 3) + 0.0:.3f} ± {x.error:.3f}") for name, x in columns]
     return text_table(["column", f"{head} if shuffled"], rows, "<>")
+
+
+def ask_about_leak(evaluation: TableEvaluation) -> str:
+    """Return a question about a column that alone gives the target away, or "" if there is no such column."""
+    (name, importance), *others = evaluation.importances.items()
+    nets, baseline_error = (
+        losses(evaluation.models[model], evaluation.target, evaluation.parts.test).mean()
+        for model in (evaluation.NETS, evaluation.BASELINE)
+    )
+    if nets > LEAK_ERROR * baseline_error or not others or importance.mean < LEAK_IMPORTANCE * others[0][1].mean:
+        return ""
+    return (
+        f"{name} alone tells nearly everything. Will you know it when you predict {evaluation.target.name}? If not, "
+        "--drop it: with it, the report is too good."
+    )
 
 
 def inputs_table(columns: Columns) -> TextTable:

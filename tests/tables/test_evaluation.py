@@ -226,6 +226,21 @@ def test_a_difference_is_paired_and_has_the_standard_error_of_its_mean():
     assert found.difference("linear", "nets").mean == -mean
 
 
+@pytest.mark.parametrize(("nets", "noise", "asks"), [(exact, 0.1, True), (exact, 0.5, False), (rough, 0.1, False)])
+def test_the_report_asks_about_a_column_that_gives_the_target_away(nets, noise, asks):
+    question = report.ask_about_leak(judgement(nets, exact, noise=noise))
+    assert question.startswith("x alone tells nearly everything. Will you know it when you predict y?") == asks
+    assert bool(question) == asks
+
+
+def test_the_report_does_not_ask_about_one_of_two_good_columns_or_about_the_only_one():
+    found = judgement(exact, exact)
+    found.importances["z"] = evaluation.Difference(found.importances["x"].mean / 9, 0.0)
+    assert report.ask_about_leak(found) == ""
+    del found.importances["z"]
+    assert report.ask_about_leak(found) == ""
+
+
 def test_a_column_matters_by_what_is_lost_when_it_is_shuffled():
     found = judgement(exact, exact)
     assert list(found.importances) == ["x", "z"]
