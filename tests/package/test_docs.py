@@ -27,6 +27,7 @@ NEEDED = {
     "mpi": "mpi4py",
     "onnx": "onnxruntime",
     "tables": "pandas",
+    "your-own-data": "pandas",
 }
 
 
