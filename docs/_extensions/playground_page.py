@@ -15,11 +15,12 @@ import caffelite as cl
 from caffelite import _kernels as kernels
 from caffelite.functions import Linear
 from caffelite.web.playground import config
-from caffelite.web.playground.code import build_objects, data_code
+from caffelite.web.playground.code import build_objects, source_code
 from caffelite.web.playground.config import Setting
 from caffelite.web.playground.data import CLASSES, DATA
 from caffelite.web.playground.kernels import NextStep
 from caffelite.web.playground.loops import describe_loop, split_fused_name
+from caffelite.web.playground.names import LENGTH, MAX_NAMES
 from caffelite.web.playground.view import thumbnails
 
 ENGINE = Path(__file__).parents[1] / "_playground"
@@ -85,7 +86,6 @@ def bundle(name: str) -> str:
 
 def choices() -> dict:
     """Return all that can be chosen, and the sources of the data."""
-    settings = {name: Setting(data=name) for name in DATA}
     return {
         "FIRST": Setting().to_message(),
         "DATA": list(DATA),
@@ -101,13 +101,15 @@ def choices() -> dict:
             "layers": config.MAX_LAYERS,
             "units": config.MAX_UNITS,
             "digits": config.MAX_DIGITS,
+            "names": MAX_NAMES,
+            "length": LENGTH,
             "features": list(config.FEATURES),
             "classLosses": config.CLASSIFICATION_LOSSES,
             "numberLosses": config.REGRESSION_LOSSES,
         },
         "FEATURE_CODE": config.FEATURES,
         "DIGIT": thumbnails()["digits"]["image"].tolist(),
-        "SOURCES": {name: data_code(setting).split("\n\n\n")[0] for name, setting in settings.items()},
+        "SOURCES": {name: source_code(name) for name in DATA},
     }
 
 
@@ -144,13 +146,13 @@ def describe_machine() -> dict:
     for setting in lesson_settings():
         objects, first = build_objects(setting), FirstStep()
         objects["model"].fit(
-            objects["x"], objects["y"], loss=getattr(cl, setting.loss)(), optimizer=objects["optimizer"],
+            objects["x"], objects["y"], loss=objects["loss"], optimizer=objects["optimizer"],
             batch_size=setting.batch_size, callbacks=[first], verbose=0,
         )  # fmt: skip
         layers = sum([isinstance(f, Linear) for f in objects["model"].functions])
         shown = {"kind": "kernels", **first.step.timeline()}
         net = setting.to_message() | {"inputs": setting.inputs, "outputs": setting.outputs}
-        touching = [first.step.weight_kernels((i, 0, 0)) for i in range(layers)]
+        touching = [] if setting.is_text else [first.step.weight_kernels((i, 0, 0)) for i in range(layers)]
         nets.append({"net": net, "kernels": shown, "touching": touching})
         names |= {kernel["kernel"] for kernel in shown["kernels"]}
     about = f"Measured when this page was built, with caffelite {cl.__version__} and the instructions {kernels.ISA}."

@@ -12,7 +12,7 @@ function repr(value) {
 
 function dataCode(setting) {
   const rng = `np.random.default_rng(${setting.seed})`, k = setting.heldRows;
-  const made = `${setting.data}(${setting.points}, ${repr(setting.noise)}, ${rng})`;
+  const made = `${setting.data}(${setting.points}, ${setting.isText ? "" : `${repr(setting.noise)}, `}${rng})`;
   const split = `held_out = x[:${k}], y[:${k}]\nx, y = x[${k}:], y[${k}:]`;
   const source = SOURCES[setting.data];
   if (!setting.isPlane || setting.features.join() === "x₁,x₂") return `${source}\n\n\nx, y = ${made}\n${split}`;
@@ -23,14 +23,16 @@ function dataCode(setting) {
 function modelCode(setting) {
   const lines = [`model = cl.Model(seed=${setting.seed})`];
   let size = setting.inputs;
-  for (const units of setting.layers) {
-    lines.push(`model.add(cl.Linear(${size}, ${units}))`);
+  for (const [i, units] of setting.layers.entries()) {
+    const kind = !setting.isText ? "Linear" : i > 0 ? "RNN" : "Embedding";
+    lines.push(`model.add(cl.${kind}(${size}, ${units}${kind === "RNN" ? ", sequences=True" : ""}))`);
     if (setting.norm !== "none") lines.push(`model.add(cl.${setting.norm}(${units}))`);
-    if (setting.activation !== "none") lines.push(`model.add(cl.${setting.activation}())`);
+    if (setting.activation !== "none" && !setting.isText) lines.push(`model.add(cl.${setting.activation}())`);
     if (setting.dropout > 0) lines.push(`model.add(cl.Dropout(${repr(setting.dropout)}))`);
     size = units;
   }
-  return [...lines, `model.add(cl.Linear(${size}, ${setting.outputs}))`].join("\n");
+  const kind = setting.isText && setting.layers.length === 0 ? "Embedding" : "Linear";
+  return [...lines, `model.add(cl.${kind}(${size}, ${setting.outputs}))`].join("\n");
 }
 
 function optimizerCode({ optimizer, rate, schedule, epochs, steps, decay }) {
@@ -55,7 +57,7 @@ ${optimizerCode(setting)}
 history = model.fit(
     x,
     y,
-    loss=cl.${setting.loss}(),
+    loss=cl.${setting.loss}(${setting.isText ? "ignore=-1" : ""}),
     optimizer=optimizer,
     epochs=${epochs},
     batch_size=${setting.batch_size},
@@ -63,5 +65,5 @@ history = model.fit(
     metrics=["${setting.metric}"],
 )
 print(history["loss"][-1], history["val_loss"][-1])
-`;
+${setting.isText ? `print(*write(model, np.random.default_rng(${setting.seed})))\n` : ""}`;
 }

@@ -46,8 +46,8 @@ function load(name) {
 }
 
 /** What two settings have in common if their steps have the same kernels, of the same shapes. */
-function kernelKey({ inputs, layers, outputs, activation, norm, loss, dropout, optimizer, batch_size: size }) {
-  return JSON.stringify([inputs, layers, outputs, activation, norm, loss, dropout > 0, optimizer, size]);
+function kernelKey({ data, inputs, layers, outputs, activation, norm, loss, dropout, optimizer, batch_size: size }) {
+  return JSON.stringify([inputs, layers, outputs, data === "names" || activation, norm, loss, dropout > 0, optimizer, size]);
 }
 
 function describeKernels({ nets, about }, config, followed) {

@@ -1,6 +1,6 @@
 // The data to learn, as caffelite/web/playground/data.py makes them: points (n, 2), or digits (n, 64), and what they are.
 
-import { CLASSES, DIGIT } from "./choices.js";
+import { CLASSES, DIGIT, LIMITS, SOURCES } from "./choices.js";
 import { Generator } from "./random.js";
 
 const columns = (n, draw) => Float64Array.from({ length: n }, draw);
@@ -38,7 +38,20 @@ const MAKERS = {
     const x = Float64Array.from({ length: 64 * rows.length }, (_, i) => images[64 * rows[i >> 6] + (i & 63)] + noise * rng.normal());
     return { x, y: Array.from(rows, (row) => labels[row]) };
   },
+  names(n, noise, rng) {
+    const words = SOURCES.names.match(/"""([^]*?)"""/)[1].trim().split(/\s+/), { length } = LIMITS;
+    const chosen = Array.from(rng.permutation(words.length).subarray(0, n), (i) => words[i]);
+    const x = new Float64Array(length * chosen.length), y = new Array(x.length).fill(-1); // labels of −1 don't count
+    chosen.forEach((word, i) => {
+      x.set(spell(word), length * i + 1);
+      [...spell(word), 0].forEach((letter, t) => { y[length * i + t] = letter; });
+    });
+    return { x, y };
+  },
 };
+
+/** The numbers of the letters of a word, from 1 on. 0 begins and ends a name. */
+export const spell = (word) => Array.from(word, (letter) => letter.charCodeAt(0) - 96);
 
 function numbers(f) {
   return (n, noise, rng) => {
@@ -71,6 +84,7 @@ export function inputsOf(setting, x) {
 /** A few points of each data set, or an image, by name. */
 export function makeThumbnails() {
   const entries = Object.entries(MAKERS).map(([name, make]) => {
+    if (name === "names") return [name, { word: "mia" }];
     if (name === "digits") return [name, { image: Float32Array.from(DIGIT) }];
     const { x, y } = make(90, 0.05, new Generator(0));
     return [name, { x: Float32Array.from(x), y: Float32Array.from(y), classes: name in CLASSES }];
@@ -81,6 +95,6 @@ export function makeThumbnails() {
 /** The points of a setting, x and y, in two parts: for the training, and held out. */
 export function makeData(setting, digits) {
   const { x, y } = MAKERS[setting.data](setting.points, setting.noise, new Generator(setting.seed), digits);
-  const k = setting.heldRows, width = setting.isPlane ? 2 : 64;
-  return { x: x.subarray(k * width), y: y.slice(k), heldX: x.subarray(0, k * width), heldY: y.slice(0, k) };
+  const k = setting.heldRows, labels = k * setting.length, width = setting.isPlane ? 2 : setting.columns;
+  return { x: x.subarray(k * width), y: y.slice(labels), heldX: x.subarray(0, k * width), heldY: y.slice(0, labels) };
 }

@@ -6,7 +6,7 @@ import { Mask } from "./random.js";
  * y = a b + bias, all row by row: a (rows, depth), b (depth, columns). Element (i, k) of a is at i · rowStep + k · step:
  * so a may be transposed. Four columns at a time, because each then needs fewer loads and jumps.
  */
-function product(y, a, rowStep, step, b, bias, rows, depth, columns) {
+export function product(y, a, rowStep, step, b, bias, rows, depth, columns) {
   const full = columns & ~3;
   for (let i = 0, out = 0; i < rows; i++, out += columns) {
     const first = i * rowStep;

@@ -1,6 +1,7 @@
 // A net: its layers in order, and the losses.
 
 import { Activation, BatchNorm, Dropout, LayerNorm, Linear } from "./layers.js";
+import { Embedding, RNN } from "./recurrent.js";
 
 export class Network {
   /**
@@ -9,23 +10,24 @@ export class Network {
    */
   constructor(setting, ArrayType, rows) {
     const parts = [], claim = (size) => parts[parts.push({ size }) - 1];
-    const memory = { claim, array: (size) => new ArrayType(size), rows };
+    const { isText, length } = setting, memory = { claim, array: (size) => new ArrayType(size), rows: rows * length };
     const norms = { BatchNorm, LayerNorm };
     this.layers = [];
     this.blocks = []; // for each hidden layer, the place of its last function
     let size = setting.inputs;
     for (const units of setting.layers) {
-      this.layers.push(new Linear(size, units, memory));
+      const Kind = isText ? (this.layers.length > 0 ? RNN : Embedding) : Linear;
+      this.layers.push(new Kind(size, units, memory, length));
       if (setting.norm !== "none") this.layers.push(new norms[setting.norm](units, memory));
-      if (setting.activation !== "none") this.layers.push(new Activation(setting.activation, units, memory));
+      if (setting.activation !== "none" && !isText) this.layers.push(new Activation(setting.activation, units, memory));
       if (setting.dropout > 0) this.layers.push(new Dropout(setting.dropout, units, memory));
       this.blocks.push(this.layers.length - 1);
       size = units;
     }
-    this.layers.push(new Linear(size, setting.outputs, memory));
-    this.linear = this.layers.filter((layer) => layer instanceof Linear);
+    this.layers.push(new (isText && size === setting.inputs ? Embedding : Linear)(size, setting.outputs, memory));
+    this.linear = this.layers.filter(({ W }) => W);
     const total = parts.reduce((sum, part) => sum + part.size, 0);
-    Object.assign(this, { rows, inputs: setting.inputs, outputs: setting.outputs, w: new ArrayType(total), g: new ArrayType(total) });
+    Object.assign(this, { rows, length, columns: setting.columns, w: new ArrayType(total), g: new ArrayType(total) });
     let at = 0;
     for (const part of parts) {
       part.w = this.w.subarray(at, at + part.size);
@@ -47,11 +49,14 @@ export class Network {
     });
   }
 
-  /** The outputs for n rows of x. They stay until the next call. `visit` gets each hidden layer's number and outputs. */
+  /**
+   * The outputs for n rows of x, with names `length` for each. They stay until the next call. `visit` gets each hidden
+   * layer's number and outputs.
+   */
   forward(x, n, isTraining = false, visit = null) {
     let h = x, block = 0;
     this.layers.forEach((layer, i) => {
-      h = layer.forward(h, n, isTraining);
+      h = layer.forward(h, n * this.length, isTraining);
       if (i === this.blocks[block]) visit?.(block++, h);
     });
     return h;
@@ -60,13 +65,13 @@ export class Network {
   /** Compute the gradients of all parameters, after `forward` for these n rows. Dropout takes part only in training. */
   backward(dy, n) {
     let d = dy;
-    for (let i = this.layers.length - 1; i >= 0; i--) d = this.layers[i].backward(d, n, i === 0);
+    for (let i = this.layers.length - 1; i >= 0; i--) d = this.layers[i].backward(d, n * this.length, i === 0);
   }
 
   /** Call `use(outputs, first row, rows)` for parts of x, n rows, as the net is used. */
   forEachPart(x, n, use, visit = null) {
     for (let first = 0; first < n; first += this.rows) {
-      const count = Math.min(this.rows, n - first), part = x.subarray(first * this.inputs, (first + count) * this.inputs);
+      const count = Math.min(this.rows, n - first), part = x.subarray(first * this.columns, (first + count) * this.columns);
       use(this.forward(part, count, false, visit && ((block, h) => visit(block, h, first, count))), first, count);
     }
   }
@@ -89,15 +94,26 @@ export function softmax(scores, n, count) {
   }
 }
 
+/** The number of the first n labels that count: −1 does not. */
+export function countLabels(y, n) {
+  let count = 0;
+  for (let i = 0; i < n; i++) if (!(y[i] < 0)) count++;
+  return count;
+}
+
 // Each adds up the loss of n rows of scores, and writes the gradient of their mean into `ds`, if there is such.
 export const LOSSES = {
   SoftmaxLoss(scores, y, n, count, ds) {
-    const p = new Float64Array(count);
+    const p = new Float64Array(count), labels = countLabels(y, n);
     let total = 0;
     for (let i = 0, at = 0; i < n; i++, at += count) {
+      if (y[i] < 0) {
+        ds?.fill(0, at, at + count);
+        continue;
+      }
       const [sum, largest] = exponentials(scores, at, count, p);
       total += Math.log(sum) + largest - scores[at + y[i]];
-      if (ds) for (let c = 0; c < count; c++) ds[at + c] = (p[c] / sum - (c === y[i] ? 1 : 0)) / n;
+      if (ds) for (let c = 0; c < count; c++) ds[at + c] = (p[c] / sum - (c === y[i] ? 1 : 0)) / labels;
     }
     return total;
   },

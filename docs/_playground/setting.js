@@ -24,23 +24,25 @@ export function makeSetting(message) {
   if (layers.some((n) => !Number.isInteger(n) || n < 1 || n > LIMITS.units)) fail("layers", `sizes of 1 … ${LIMITS.units}`);
   const isInOrder = Array.isArray(features) && LIMITS.features.filter((name) => features.includes(name)).join() === features.join();
   if (!isInOrder || features.length === 0) fail("features", `some of ${LIMITS.features.join(", ")}, in this order`);
-  const classes = CLASSES[setting.data] ?? null, losses = classes ? LIMITS.classLosses : LIMITS.numberLosses;
+  const classes = CLASSES[setting.data] ?? null, isText = setting.data === "names";
+  const losses = classes ? LIMITS.classLosses.slice(0, isText ? 1 : 2) : LIMITS.numberLosses;
   if (![...LIMITS.classLosses, ...LIMITS.numberLosses].includes(setting.loss)) fail("loss", `one of ${losses.join(", ")}`);
   if (!losses.includes(setting.loss)) setting.loss = losses[0];
-  return addFacts(setting, classes, losses);
+  if (isText) setting.norm = "none";
+  return addFacts(setting, classes, losses, isText);
 }
 
 /** Add what follows from the choices. It is not among the choices that a page gets. */
-function addFacts(setting, classes, losses) {
-  const isPlane = setting.data !== "digits", rows = isPlane ? setting.points : Math.min(setting.points, LIMITS.digits);
+function addFacts(setting, classes, losses, isText) {
+  const { data, points } = setting, isPlane = data !== "digits" && !isText, length = isText ? LIMITS.length : 1;
+  const rows = isPlane ? points : Math.min(points, LIMITS[data]), inputs = isPlane ? setting.features.length : isText ? classes : 64;
   const half = Math.floor(setting.split * rows), rest = setting.split * rows - half; // Python rounds a half to the even number
   const rounded = rest > 0.5 || (rest === 0.5 && half % 2 === 1) ? half + 1 : half;
   const heldRows = Math.min(Math.max(1, rounded), rows - 1);
   const full = Math.floor((rows - heldRows) / setting.batch_size), last = (rows - heldRows) % setting.batch_size;
   const joins = setting.norm === "BatchNorm" && last === 1 && full > 0; // the last row to the batch before
   const facts = {
-    isPlane, rows, heldRows, classes, losses, joins, outputs: classes ?? 1,
-    inputs: isPlane ? setting.features.length : 64,
+    isPlane, isText, rows, heldRows, classes, losses, joins, outputs: classes ?? 1, inputs, length, columns: isText ? length : inputs,
     steps: full + (last > 0 && !joins ? 1 : 0),
     metric: classes ? "accuracy" : "mae",
     message: Object.fromEntries(Object.keys(FIRST).map((name) => [name, setting[name]])),

@@ -1,7 +1,7 @@
 // A training: it does what `Model.fit` does with the program that the page shows.
 
 import { inputsOf, makeData } from "./data.js";
-import { LOSSES, Network, addMetric } from "./network.js";
+import { LOSSES, Network, addMetric, countLabels } from "./network.js";
 import { RULES, STATES, rateOf } from "./optimizers.js";
 import { Generator, Shuffle } from "./random.js";
 
@@ -12,15 +12,16 @@ export class Training {
     const data = makeData(setting, digits), Labels = setting.classes ? Int32Array : Float32Array;
     Object.assign(this, { setting, data, x: inputsOf(setting, data.x), y: Labels.from(data.y), steps: 0, problem: null });
     Object.assign(this, { heldX: inputsOf(setting, data.heldX), heldY: Labels.from(data.heldY) });
+    this.counts = [this.y, this.heldY].map((y) => (setting.classes ? countLabels(y, y.length) : y.length));
     const rng = new Generator(setting.seed), largest = setting.batch_size + 1;
     this.net = new Network(setting, Float32Array, Math.max(largest, PART));
     this.net.draw(rng);
     this.shuffle = new Shuffle(Array.from({ length: 4 }, () => rng.next64()));
-    this.order = Int32Array.from(data.y.keys());
+    this.order = Int32Array.from({ length: data.y.length / setting.length }, (_, i) => i);
     this.state = Array.from({ length: STATES[setting.optimizer] }, () => new Float32Array(this.net.w.length));
-    this.batchX = new Float32Array(largest * setting.inputs);
-    this.batchY = new Labels(largest);
-    this.ds = new Float32Array(largest * setting.outputs);
+    this.batchX = new Float32Array(largest * setting.columns);
+    this.batchY = new Labels(largest * setting.length);
+    this.ds = new Float32Array(largest * setting.length * setting.outputs);
     this.history = { loss: [], [setting.metric]: [], val_loss: [], [`val_${setting.metric}`]: [] };
     this.totals = [0, 0];
   }
@@ -36,9 +37,9 @@ export class Training {
     const first = place * setting.batch_size, isLast = place === setting.steps - 1;
     const n = isLast ? this.order.length - first : setting.batch_size;
     this.takeBatch(first, n);
-    const scores = net.forward(this.batchX, n, true);
-    const loss = LOSSES[setting.loss](scores, this.batchY, n, setting.outputs, this.ds);
-    const metric = addMetric(scores, this.batchY, n, setting.outputs, setting.classes);
+    const scores = net.forward(this.batchX, n, true), labels = n * setting.length;
+    const loss = LOSSES[setting.loss](scores, this.batchY, labels, setting.outputs, this.ds);
+    const metric = addMetric(scores, this.batchY, labels, setting.outputs, setting.classes);
     net.backward(this.ds, n);
     let check = loss; // NaN if the loss or a gradient is not finite
     for (let i = 0; i < net.g.length; i++) check += net.g[i] * 0;
@@ -55,26 +56,26 @@ export class Training {
   }
 
   takeBatch(first, n) {
-    const { x, y, batchX, batchY, order } = this, { inputs } = this.setting;
+    const { x, y, batchX, batchY, order } = this, { columns, length } = this.setting;
     for (let i = 0; i < n; i++) {
       const row = order[first + i];
-      batchY[i] = y[row];
-      for (let k = 0; k < inputs; k++) batchX[i * inputs + k] = x[row * inputs + k];
+      for (let k = 0; k < length; k++) batchY[i * length + k] = y[row * length + k];
+      for (let k = 0; k < columns; k++) batchX[i * columns + k] = x[row * columns + k];
     }
   }
 
   endEpoch() {
-    const { setting, history, totals, order, heldY } = this, { metric, outputs, classes } = setting;
+    const { setting, history, totals, heldY, counts: [labels, heldLabels] } = this, { metric, outputs, classes, length } = setting;
     let loss = 0, held = 0;
-    this.net.forEachPart(this.heldX, heldY.length, (scores, first, n) => {
-      const y = heldY.subarray(first, first + n);
-      loss += LOSSES[setting.loss](scores, y, n, outputs, null);
-      held += addMetric(scores, y, n, outputs, classes);
+    this.net.forEachPart(this.heldX, heldY.length / length, (scores, first, n) => {
+      const part = heldY.subarray(first * length, (first + n) * length);
+      loss += LOSSES[setting.loss](scores, part, n * length, outputs, null);
+      held += addMetric(scores, part, n * length, outputs, classes);
     });
-    history.loss.push(totals[0] / order.length);
-    history[metric].push(totals[1] / order.length);
-    history.val_loss.push(loss / heldY.length);
-    history[`val_${metric}`].push(held / heldY.length);
+    history.loss.push(totals[0] / labels);
+    history[metric].push(totals[1] / labels);
+    history.val_loss.push(loss / heldLabels);
+    history[`val_${metric}`].push(held / heldLabels);
     this.totals = [0, 0];
   }
 }

@@ -8,7 +8,7 @@ const MAX_POINTS = 1000; // of a curve
 const MAX_HELD_OUT = 500; // points whose outputs are shown
 export const REACH = 1.25; // how far the plane is shown, in each direction
 
-const shaped = (array, ...shape) => Object.assign(array, { shape });
+export const shaped = (array, ...shape) => Object.assign(array, { shape });
 
 /** Points of the plane, row by row from below. */
 function grid(n) {
@@ -17,7 +17,7 @@ function grid(n) {
 }
 
 /** Values of units (rows, units) as bytes (units, rows); 128 is 0, and the largest of each unit is at an end. */
-function toBytes(values, units) {
+export function toBytes(values, units) {
   const rows = values.length / units, bytes = new Uint8Array(values.length);
   for (let j = 0; j < units; j++) {
     let largest = 0;

@@ -5,6 +5,7 @@ import { programCode } from "./code.js";
 import { makeThumbnails } from "./data.js";
 import { encode } from "./messages.js";
 import { makeSetting } from "./setting.js";
+import { LETTERS, NamesView } from "./names.js";
 import { explainWeight } from "./trace.js";
 import { Training } from "./training.js";
 import { REACH, View, curves } from "./view.js";
@@ -16,6 +17,7 @@ const MAX_HELD_OUT = 500; // points that are held out and not in the plane
 
 let digits = null, awaited = null; // the images, and the message that waits for them
 let training = null, view = null, by = null, values = [];
+let read = ["maria", 0]; // the letters that frames show, and the draw of the names that a net writes
 let isPlaying = false, stopAt = null, followed = null, speed = Infinity;
 let isDrawn = true, lastFrame = 0, rate = 0, rateStart = [0, 0], paceStart = [0, 0], isScheduled = false;
 
@@ -26,7 +28,8 @@ const send = (kind, message) => {
 
 function begin(setting) {
   training = new Training(setting, digits);
-  view = new View(training);
+  view = setting.isText ? new NamesView(training) : new View(training);
+  if (setting.isText) view.read(...read);
   [stopAt, followed, values] = [null, null, []];
   send("setting", describe());
   restartClock();
@@ -34,16 +37,16 @@ function begin(setting) {
 }
 
 function describe() {
-  const { setting, data, net } = training, { isPlane, inputs, classes, losses, outputs, steps, features, rows } = setting;
+  const { setting, data, net } = training, { isPlane, isText, inputs, classes, losses, outputs, steps, features, rows } = setting;
   const none = new Float32Array(0), floats = (x) => Float32Array.from(x);
   return {
     setting: setting.message, by, speed: speed === Infinity ? null : speed, choices: { ...CHOICES, data: DATA, loss: losses, target: [] },
     limits: { layers: LIMITS.layers, units: LIMITS.units, points: rows, features: isPlane ? LIMITS.features : [] },
-    table: null, inputs: isPlane ? features : inputs, picture: isPlane ? "plane" : "image", reach: REACH, classes: Boolean(classes),
-    labels: null, outputs, steps, parameters: net.w.length,
+    table: null, inputs: isPlane ? features : isText ? LETTERS : inputs, picture: isPlane ? "plane" : isText ? "text" : "image", reach: REACH, classes: Boolean(classes),
+    labels: isText ? LETTERS : null, outputs, steps, parameters: net.w.length,
     x: isPlane ? floats(data.x) : none, y: isPlane ? floats(data.y) : none,
-    held_x: floats(isPlane ? data.heldX : data.heldX.subarray(0, MAX_HELD_OUT * inputs)),
-    held_y: floats(isPlane ? data.heldY : data.heldY.slice(0, MAX_HELD_OUT)),
+    held_x: isText ? none : floats(isPlane ? data.heldX : data.heldX.subarray(0, MAX_HELD_OUT * inputs)),
+    held_y: isText ? none : floats(isPlane ? data.heldY : data.heldY.slice(0, MAX_HELD_OUT)),
   };
 }
 
@@ -143,10 +146,16 @@ const HANDLERS = {
     schedule(0);
   },
   follow({ place }) {
+    if (training.setting.isText && place) throw new Error("the weights of a recurrent net cannot be followed");
     const { setting } = training, sizes = [setting.inputs, ...setting.layers, setting.outputs];
     const isThere = place === null || (place[0] in training.net.linear && place[1] in range(sizes[place[0]]) && place[2] in range(sizes[place[0] + 1]));
     if (!isThere) throw new Error(`there is no weight ${place}`);
     [followed, values] = [place, []];
+    showFrame();
+  },
+  read({ text, draw }) {
+    view.read(text, draw);
+    read = [text, draw];
     showFrame();
   },
   code() {

@@ -67,7 +67,7 @@ def draw_setting(seed):
     """Return a setting with everything drawn at random."""
     rng = np.random.default_rng(seed)
     return Setting(
-        data=str(rng.choice(list(DATA))),
+        data=str(rng.choice([name for name in DATA if name != "names"])),
         points=int(rng.integers(20, 200)),
         features=draw_features(rng),
         noise=float(rng.choice([0, 0.1, 0.5])),
@@ -85,6 +85,11 @@ def draw_setting(seed):
         batch_size=int(rng.integers(2, 64)),
         seed=int(rng.integers(1000)),
     )
+
+
+def draw_names_setting(seed):
+    """Return a setting of names with everything else drawn at random."""
+    return dataclasses.replace(draw_setting(seed), data="names")
 
 
 # ---- settings and data ----------------------------------------------------------------------------------------------

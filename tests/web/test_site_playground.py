@@ -19,16 +19,17 @@ from caffelite.web.playground.config import Setting
 from caffelite.web.playground.view import View
 from caffelite.web.playground.weight_trace import explain_weight
 from tests.web.lesson import check_lesson
-from tests.web.test_playground import draw_setting
+from tests.web.test_playground import draw_names_setting, draw_setting
 
 pytestmark = pytest.mark.sources
 DOCS = Path(__file__).parents[2] / "docs"
-SETTINGS = 200
+SETTINGS, NAMES_SETTINGS = 200, 40
 STEPS = 50
 ENGINE = """
 globalThis.engine = (() => {{ {training} return module_training; }})();
 globalThis.makeSetting = (() => {{ {setting} return module_setting; }})().makeSetting;
 globalThis.programCode = (() => {{ {code} return module_code; }})().programCode;
+globalThis.NamesView = (() => {{ {names} return module_names; }})().NamesView;
 globalThis.View = (() => {{ {view} return module_view; }})().View;
 globalThis.explainWeight = (() => {{ {trace} return module_trace; }})().explainWeight;
 const pixels = 64 * 1797, letter = (i) => digits.charCodeAt(i) - 97;
@@ -71,7 +72,7 @@ def engine(browser, builder, site):
     """Yield a page that has the engine."""
     page = browser.new_page()
     parts = {name: builder.bundle(f"{name}.js").removeprefix('"use strict";\n') for name in
-             ("training", "setting", "code", "view", "trace")}  # fmt: skip
+             ("training", "setting", "code", "names", "view", "trace")}  # fmt: skip
     page.add_script_tag(content=(site / "digits.js").read_text())
     page.add_script_tag(content=ENGINE.format(**parts))
     yield page
@@ -83,7 +84,7 @@ def fit(setting, epochs):
     names["history"] = names["model"].fit(
         names["x"],
         names["y"],
-        loss=getattr(cl, setting.loss)(),
+        loss=names["loss"],
         optimizer=names["optimizer"],
         epochs=epochs,
         batch_size=setting.batch_size,
@@ -100,7 +101,7 @@ def draw_comparable_setting(seed):
     A hinge or an absolute error gives each point a gradient of a few possible sizes. Such gradients may cancel, and
     rules that divide by their size then make long steps of rounding errors. So does a norm of two numbers.
     """
-    setting = draw_setting(seed)
+    setting = draw_setting(seed) if seed < SETTINGS else draw_names_setting(seed)
     is_divided = setting.optimizer not in ("SGD", "momentum")
     if is_divided and setting.loss in ("HingeLoss", "MAELoss"):
         setting = dataclasses.replace(setting, optimizer="momentum")
@@ -111,7 +112,7 @@ def draw_comparable_setting(seed):
 
 @pytest.mark.filterwarnings("ignore:Layers .* with nothing between them:caffelite.TrainingWarning")
 def test_the_engine_computes_the_losses_of_caffelite_and_writes_its_program(engine):
-    settings = [draw_comparable_setting(seed) for seed in range(SETTINGS)]
+    settings = [draw_comparable_setting(seed) for seed in range(SETTINGS + NAMES_SETTINGS)]
     epochs = [min(-(-STEPS // s.steps), s.epochs if s.schedule == "cosine" else STEPS) for s in settings]
     cases = list(zip([setting.to_message() for setting in settings], epochs, strict=True))
     computed = engine.evaluate(

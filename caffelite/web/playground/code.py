@@ -11,6 +11,7 @@ import numpy as np
 from caffelite.training.callbacks.advice import accept_merged_layers
 from caffelite.web.playground.config import FEATURES, Setting
 from caffelite.web.playground.data import DATA, numbers, table
+from caffelite.web.playground.names import names, write
 
 
 def imports_code(setting: Setting) -> str:
@@ -23,8 +24,8 @@ def data_code(setting: Setting) -> str:
     k, rng = setting.validation_rows, f"np.random.default_rng({setting.seed})"
     split = f"held_out = x[:{k}], y[:{k}]\nx, y = x[{k}:], y[{k}:]"
     if setting.table is None:
-        source = inspect.getsource(DATA[setting.data]).rstrip()
-        call = f"{setting.data}({setting.points}, {setting.noise!r}, {rng})"
+        source = source_code(setting.data)
+        call = f"{setting.data}({setting.points}, {'' if setting.is_text else f'{setting.noise!r}, '}{rng})"
         if setting.has_features:
             return f"{source}\n\n\npoints, y = {call}\n{features_code(setting)}\n{split}"
         return f"{source}\n\n\nx, y = {call}\n{split}"
@@ -38,6 +39,12 @@ def data_code(setting: Setting) -> str:
             split,
         ]
     )
+
+
+def source_code(data: str) -> str:
+    """Return the functions that make the points or, with names, that make them and that write new ones."""
+    functions = [DATA[data], write] if data == names.__name__ else [DATA[data]]
+    return "\n\n\n".join([inspect.getsource(function).rstrip() for function in functions])
 
 
 def features_code(setting: Setting) -> str:
@@ -62,17 +69,24 @@ def _scaling_code(name: str, k: int) -> str:
 def model_code(setting: Setting) -> str:
     """Return the lines that make the model."""
     lines, size = [f"model = cl.Model(seed={setting.seed})"], setting.inputs
-    for units in setting.layers:
-        lines.append(f"model.add(cl.Linear({size}, {units}))")
+    for i, units in enumerate(setting.layers):
+        kind = "Linear" if not setting.is_text else "RNN" if i > 0 else "Embedding"
+        lines.append(f"model.add(cl.{kind}({size}, {units}{', sequences=True' * (kind == 'RNN')}))")
         if setting.norm != "none":
             lines.append(f"model.add(cl.{setting.norm}({units}))")
-        if setting.activation != "none":
+        if setting.activation != "none" and not setting.is_text:
             lines.append(f"model.add(cl.{setting.activation}())")
         if setting.dropout > 0:
             lines.append(f"model.add(cl.Dropout({setting.dropout!r}))")
         size = units
-    lines.append(f"model.add(cl.Linear({size}, {setting.outputs}))")
+    kind = "Linear" if setting.layers or not setting.is_text else "Embedding"
+    lines.append(f"model.add(cl.{kind}({size}, {setting.outputs}))")
     return "\n".join(lines)
+
+
+def loss_code(setting: Setting) -> str:
+    """Return the expression that makes the loss."""
+    return f"cl.{setting.loss}({'ignore=-1' if setting.is_text else ''})"
 
 
 def optimizer_code(setting: Setting) -> str:
@@ -96,7 +110,7 @@ def program_code(setting: Setting, epochs: int | str) -> str:
     fit = f"""history = model.fit(
     x,
     y,
-    loss=cl.{setting.loss}(),
+    loss={loss_code(setting)},
     optimizer=optimizer,
     epochs={epochs},
     batch_size={setting.batch_size},
@@ -104,15 +118,16 @@ def program_code(setting: Setting, epochs: int | str) -> str:
     metrics=["{setting.metric}"],
 )
 print(history["loss"][-1], history["val_loss"][-1])"""
-    return f"{setup_code(setting)}\n\n{fit}\n"
+    written = f"\nprint(*write(model, np.random.default_rng({setting.seed})))" if setting.is_text else ""
+    return f"{setup_code(setting)}\n\n{fit}{written}\n"
 
 
 def build_objects(setting: Setting) -> dict[str, Any]:
-    """Run the lines that make data, model and optimizer. Return them by name."""
+    """Run the lines that make data, model, optimizer and loss. Return them by name."""
     objects: dict[str, Any] = {}
     if setting.table is not None:  # its file is not on this machine, or elsewhere
         objects["open"] = lambda *_, **__: io.StringIO(setting.table.text)
-    exec(setup_code(setting), objects)
+    exec(f"{setup_code(setting)}\nloss = {loss_code(setting)}", objects)
     if setting.activation == "none":
         accept_merged_layers(objects["model"])
     return objects

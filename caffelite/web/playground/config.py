@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from caffelite.web.playground.data import CLASSES, DATA, digits
+from caffelite.web.playground.names import MAX_NAMES, names
 from caffelite.web.playground.table import UploadedTable
 
 ACTIVATIONS = ("ReLU", "Tanh", "Sigmoid", "SiLU", "GELU", "LeakyReLU", "none")
@@ -50,7 +51,7 @@ class Setting:
 
     With the schedule "cosine" the rate falls to 0 in `epochs` epochs, and then the training ends. Other schedules do
     not use `epochs`. If the data have classes and the loss is for numbers, the first loss for classes replaces it, and
-    the reverse.
+    the reverse. With names, the first of `layers` is an embedding, and the others are recurrent, without a norm.
     """
 
     data: str = "spiral"
@@ -87,6 +88,8 @@ class Setting:
         self._check_choice("loss", (*CLASSIFICATION_LOSSES, *REGRESSION_LOSSES))
         if self.loss not in self.losses:
             object.__setattr__(self, "loss", self.losses[0])
+        if self.is_text:
+            object.__setattr__(self, "norm", "none")
         for name, (min_value, max_value, whole) in NUMBERS.items():
             self._check_number(name, min_value, max_value, whole)
         layers = self.layers
@@ -134,7 +137,7 @@ class Setting:
     @property
     def is_plane(self) -> bool:
         """Whether the data are points of a plane."""
-        return len(self.table.inputs) == 2 if self.table else not self.is_image
+        return len(self.table.inputs) == 2 if self.table else not self.is_image and not self.is_text
 
     @property
     def has_features(self) -> bool:
@@ -146,8 +149,14 @@ class Setting:
         return self.data == digits.__name__
 
     @property
+    def is_text(self) -> bool:
+        """Whether the data are names, which a recurrent net reads letter by letter."""
+        return self.data == names.__name__
+
+    @property
     def inputs(self) -> int:
-        return len(self.table.inputs) if self.table else PIXELS**2 if self.is_image else len(self.features)
+        counts = {digits.__name__: PIXELS**2, names.__name__: CLASSES[names]}
+        return len(self.table.inputs) if self.table else counts.get(self.data, len(self.features))
 
     @property
     def classes(self) -> int | None:
@@ -165,6 +174,8 @@ class Setting:
     @property
     def losses(self) -> tuple[str, ...]:
         """The losses that fit."""
+        if self.is_text:
+            return CLASSIFICATION_LOSSES[:1]
         return CLASSIFICATION_LOSSES if self.is_classification else REGRESSION_LOSSES
 
     @property
@@ -174,7 +185,8 @@ class Setting:
     @property
     def rows(self) -> int:
         """The number of points, at most `points`."""
-        return min(self.points, self.table.rows if self.table else MAX_DIGITS if self.is_image else self.points)
+        limits = {digits.__name__: MAX_DIGITS, names.__name__: MAX_NAMES}
+        return min(self.points, self.table.rows if self.table else limits.get(self.data, self.points))
 
     @property
     def reach(self) -> float:

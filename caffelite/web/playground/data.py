@@ -11,6 +11,7 @@ import csv
 import numpy as np
 
 import caffelite as cl
+from caffelite.web.playground.names import names
 
 # ---- points of the plane, with noise of this size ----
 
@@ -97,6 +98,6 @@ def table(lines, target, n, rng):
     return x[chosen], y[chosen, None]
 
 
-CLASSES = {spiral: 3, moons: 2, circles: 2, xor: 2, blobs: 3, digits: 10}
+CLASSES = {spiral: 3, moons: 2, circles: 2, xor: 2, blobs: 3, digits: 10, names: 27}
 NUMBERS = (plane, waves, hill)
-DATA = {make.__name__: make for make in (*CLASSES, *NUMBERS)}
+DATA = {make.__name__: make for make in sorted((*CLASSES, *NUMBERS), key=lambda make: make is names)}

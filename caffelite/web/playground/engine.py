@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import threading
 
-import caffelite as cl
 from caffelite.optimizers import TrainingDiverged
 from caffelite.web.playground.code import build_objects
 from caffelite.web.playground.config import Setting
@@ -57,7 +56,7 @@ class Engine(RequestQueue):
         objects["model"].fit(
             objects["x"],
             objects["y"],
-            loss=getattr(cl, setting.loss)(),
+            loss=objects["loss"],
             optimizer=objects["optimizer"],
             epochs=MAX_EPOCHS if setting.schedule == "constant" else setting.epochs,
             batch_size=setting.batch_size,

@@ -168,7 +168,7 @@ def next_batch(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarra
     if done > 0:
         ahead.shuffle = False  # it keeps the order of the current epoch
     x, y = next(iter(ahead.epoch(done)))()
-    return np.ascontiguousarray(x, dtype), y if y.dtype.kind in "iu" else np.ascontiguousarray(y, dtype)
+    return x if x.dtype.kind in "iu" else np.ascontiguousarray(x, dtype), y if y.dtype.kind in "iu" else np.ascontiguousarray(y, dtype)
 
 
 class _Callers(list):

@@ -16,6 +16,8 @@ from caffelite.web.playground.config import TABLE, Setting
 from caffelite.web.playground.data import DATA
 from caffelite.web.playground.engine import Engine
 from caffelite.web.playground.loops import describe_loop, split_fused_name
+from caffelite.web.playground.names import LETTERS
+from caffelite.web.playground.names_view import check_text
 from caffelite.web.playground.requests import FULL_SPEED
 from caffelite.web.playground.table import UploadedTable
 from caffelite.web.playground.view import MAX_HELD_OUT, thumbnails
@@ -78,21 +80,27 @@ class Playground:
                 "features": list(choices.FEATURES) if setting.is_plane and setting.table is None else [],
             },
             "table": None if table is None else {"name": table.name, "rows": table.rows, "left_out": table.left_out},
-            "inputs": setting.table.inputs
-            if setting.table
-            else setting.inputs
+            "inputs": _name_inputs(setting),
+            "picture": "plane"
+            if setting.is_plane
+            else "image"
             if setting.is_image
-            else setting.features,
-            "picture": "plane" if setting.is_plane else "image" if setting.is_image else "bars",
+            else "text"
+            if setting.is_text
+            else "bars",
             "reach": setting.reach,
             "classes": setting.is_classification,
-            "labels": setting.table.labels if setting.table and setting.is_classification else None,
+            "labels": list(LETTERS)
+            if setting.is_text
+            else setting.table.labels
+            if setting.table and setting.is_classification
+            else None,
             "outputs": setting.outputs,
             "steps": setting.steps,
             "x": x if setting.is_plane else np.empty(0),
             "y": np.ravel(y).astype(np.float64) if setting.is_plane else np.empty(0),
             "held_x": held_x[shown] if setting.is_plane or setting.is_image else np.empty(0),
-            "held_y": np.ravel(held_y)[shown].astype(np.float64),
+            "held_y": np.empty(0) if setting.is_text else np.ravel(held_y)[shown].astype(np.float64),
             "parameters": sum(p.data.size for p in objects["model"].parameters()),
         }
 
@@ -147,6 +155,8 @@ class Playground:
             engine.set_speed(_check_speed(message.get("value")))
         elif request == "follow":
             engine.follow(_check_place(message.get("place"), engine.setting))
+        elif request == "read":
+            engine.read(*check_text(message.get("text"), message.get("draw")))
         elif request == "kernels":
             engine.show_kernels()
         elif request == "kernel":
@@ -170,10 +180,19 @@ def find_site() -> str | None:
     return next((address.rstrip("/") + "/" for name, _, address in urls if name == "Documentation"), None)
 
 
+def _name_inputs(setting: Setting) -> Any:
+    """Return the names of the inputs, or how many pixels there are."""
+    if setting.is_text:
+        return list(LETTERS)
+    return setting.table.inputs if setting.table else setting.inputs if setting.is_image else setting.features
+
+
 def _check_place(place: Any, setting: Setting) -> tuple[int, int, int] | None:
     """Return the place of a weight. ValueError if the net has none there."""
     if place is None:
         return None
+    if setting.is_text:
+        raise ValueError("the weights of a recurrent net cannot be followed")
     sizes = [setting.inputs, *setting.layers, setting.outputs]
     if not isinstance(place, list) or len(place) != 3 or any(type(i) is not int for i in place):
         raise ValueError(f"expected a layer and two units, got {place!r:.40}")

@@ -13,6 +13,7 @@ from caffelite.training.callbacks.base import Training
 from caffelite.training.history import History
 from caffelite.web.playground.config import Setting
 from caffelite.web.playground.kernels import NextStep
+from caffelite.web.playground.names_view import NamesView
 from caffelite.web.playground.requests import FULL_SPEED, RequestQueue
 from caffelite.web.playground.view import View, curves
 from caffelite.web.playground.weight_trace import explain_weight
@@ -25,7 +26,8 @@ class Player:
     """Takes steps as the pages request, and makes frames."""
 
     def __init__(self, requests: RequestQueue, setting: Setting, objects: dict[str, Any]) -> None:
-        self.requests, self.setting, self.view = requests, setting, View(setting, objects)
+        self.requests, self.setting = requests, setting
+        self.view = NamesView(setting, objects) if setting.is_text else View(setting, objects)
         self.model, self.x, self.y = objects["model"], objects["x"], objects["y"]
         self._next_step: tuple[int, NextStep] | None = None  # with the number of steps before it
         self.values: deque[tuple[int, float]] = deque(maxlen=MAX_VALUES)  # of the weight that is followed
@@ -131,7 +133,7 @@ class Player:
 
     def frame(self) -> dict[str, Any]:
         """Return the current picture, in arrays that nobody changes."""
-        requests = self.requests
+        requests, view = self.requests, self.view
         return {
             "playing": requests.playing,
             "step": requests.steps,
@@ -139,7 +141,7 @@ class Player:
             "rate": self.rate if requests.playing else 0.0,
             "problem": requests.problem,
             "curves": curves(self.history),
-            **self.view.snapshot(),
+            **(view.snapshot(*requests.text) if isinstance(view, NamesView) else view.snapshot()),
             "followed": self._explain_weight(),
         }
 

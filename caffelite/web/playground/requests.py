@@ -32,6 +32,7 @@ class RequestQueue:
         self.steps = 0  # that are done
         self.problem: str | None = None
         self.followed_weight: tuple[int, int, int] | None = None  # the weight that frames explain
+        self.text = "maria", 0  # the letters that frames show, and the draw of the names that the net writes
         self.ended = False
         self._tasks: deque[str] = deque()  # the player's tasks between two steps
         self._restart = self._frame_due = False  # whether to begin again, and whether a frame is wanted
@@ -71,6 +72,12 @@ class RequestQueue:
         """Have frames explain this weight: its layer, and the units that it leads from and to."""
         with self._changed:
             self.followed_weight, self._frame_due = place, True
+            self._changed.notify_all()
+
+    def read(self, text: str, draw: int) -> None:
+        """Have frames show a net of names after each of these letters, and the names of this draw."""
+        with self._changed:
+            self.text, self._frame_due = (text, draw), True
             self._changed.notify_all()
 
     def show_kernels(self) -> None:

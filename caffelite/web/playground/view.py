@@ -15,6 +15,7 @@ from caffelite.visualize.regions import plane_points
 from caffelite.web.playground.code import compute_features
 from caffelite.web.playground.config import PIXELS, Setting
 from caffelite.web.playground.data import CLASSES, DATA, digits
+from caffelite.web.playground.names import names
 
 GRID, SMALL = 64, 24  # points along a side of the plane, for the output and for each unit
 MAX_POINTS = 1000  # of a curve
@@ -69,19 +70,20 @@ class View:
             h = f(h)
             activations[-1] = h.numpy()
         if self.setting.is_plane:
-            return [_to_bytes(values.T.reshape(-1, SMALL, SMALL)) for values in activations]
-        pictures = [_to_bytes((self.means @ values).T[:, None]) for values in activations]
+            return [to_bytes(values.T.reshape(-1, SMALL, SMALL)) for values in activations]
+        pictures = [to_bytes((self.means @ values).T[:, None]) for values in activations]
         if self.setting.is_image and pictures:
-            pictures[0] = _to_bytes(linear[0].weight.data.T.reshape(-1, PIXELS, PIXELS))
+            pictures[0] = to_bytes(linear[0].weight.data.T.reshape(-1, PIXELS, PIXELS))
         return pictures
 
 
 @functools.cache
 def thumbnails() -> dict[str, dict[str, Any]]:
-    """Return a few points of each data set, or an image, by name."""
+    """Return a few points of each data set, or an image or a word, by name."""
     pictures: dict[str, dict[str, Any]] = {digits.__name__: {"image": digits(1, 0, np.random.default_rng(0))[0][0]}}
+    pictures[names.__name__] = {"word": "mia"}
     for name, make in DATA.items():
-        if make is not digits:
+        if name not in pictures:
             x, y = make(THUMBNAIL_POINTS, THUMBNAIL_NOISE, np.random.default_rng(0))
             pictures[name] = {"x": x, "y": np.ravel(y).astype(np.float64), "classes": make in CLASSES}
     return pictures
@@ -114,7 +116,7 @@ def curves(history: History) -> dict[str, Any]:
     }
 
 
-def _to_bytes(pictures: np.ndarray) -> np.ndarray:
+def to_bytes(pictures: np.ndarray) -> np.ndarray:
     """Pictures (units, height, width) of bytes; the largest value of each unit is at an end of the range."""
     values = pictures.reshape(len(pictures), -1)
     if not np.isfinite(values).all():

@@ -4,9 +4,10 @@ import { colour } from "./charts.js";
 import { clearCanvas, make } from "./page.js";
 import { classColour, rgb, signedColour } from "./pictures.js";
 import { drawUnitPicture, unitPicture } from "./predictions.js";
+import { drawCells } from "./writing.js";
 
 const UNIT = 34, TALL = 44; // pixels of a unit, and of its place, if there are few
-const GAP = TALL - UNIT, MAX_HEIGHT = 540; // pixels between two units, and of a net of many units
+const GAP = TALL - UNIT, MIN_UNIT = 14, MAX_HEIGHT = 540; // pixels between two units, of the smallest unit, and of a net of many units
 const MAX_INPUTS = 16; // that are drawn one by one
 const MIN_GAP = 66; // pixels between two layers
 const WIDE = 112; // pixels of a layer, for its buttons to be side by side
@@ -15,10 +16,12 @@ const MAX_DISTANCE = 9; // pixels between the pointer and a link
 /** Where units are, for a drawing of this width. Many inputs are one box. */
 function computeLayout(config, width) {
   const count = Array.isArray(config.inputs) ? config.inputs.length : config.inputs;
-  const sizes = [count > MAX_INPUTS ? 1 : count, ...config.setting.layers, config.outputs];
-  const tallest = Math.max(...sizes), tall = Math.min(TALL, MAX_HEIGHT / tallest), height = Math.max(180, tallest * tall + 10);
+  const isText = config.picture === "text", sizes = [count > MAX_INPUTS && !isText ? 1 : count, ...config.setting.layers, config.outputs];
+  const tallest = Math.max(...sizes), tall = (i) => Math.min(TALL, MAX_HEIGHT / (isText ? sizes[i] : tallest));
+  const height = Math.max(180, ...sizes.map((n, i) => n * tall(i) + 10));
   const across = (i) => 44 + (i * (width - 88)) / (sizes.length - 1);
-  return { sizes, count, height, width, across, side: tall - GAP, up: (i, j) => height / 2 + (j - (sizes[i] - 1) / 2) * tall };
+  const side = (i) => Math.max(MIN_UNIT, tall(i) - GAP), up = (i, j) => height / 2 + (j - (sizes[i] - 1) / 2) * tall(i);
+  return { sizes, count, height, width, across, side, up };
 }
 
 /** The name of input i, at most as long as a box. */
@@ -39,6 +42,7 @@ const isDead = (frame, place) => unitPicture(frame, place).bytes.every((byte) =>
 
 /** A unit in words. */
 export function unitWords(config, frame, layer, j) {
+  if (config.picture === "text") return `Unit ${j + 1} of layer ${layer + 1}, after each letter`;
   const bias = frame.biases[layer][j].toFixed(3).replace("-", "−");
   return `Unit ${j + 1} of layer ${layer + 1}, bias ${bias}${isDead(frame, [layer, j]) ? ": dead, its output is 0 everywhere" : ""}`;
 }
@@ -53,13 +57,14 @@ export class Net {
     canvas.onpointermove = (event) => {
       const place = this.weightAt(event);
       canvas.style.cursor = place ? "pointer" : "";
-      if (place) point(`${weightName(this.config, ...place)} is ${this.value(place).toFixed(4)}. Click to follow it.`);
+      const words = this.config.picture === "text" ? "" : " Click to follow it.";
+      if (place) point(`${weightName(this.config, ...place)} is ${this.value(place).toFixed(4)}.${words}`);
       this.showUnit(this.unitAt(event));
     };
     canvas.onpointerleave = canvas.onblur = () => this.showUnit(null);
     canvas.onclick = (event) => {
       const place = this.weightAt(event);
-      if (place) follow(place);
+      if (place && this.config.picture !== "text") follow(place);
     };
     canvas.onkeydown = (event) => this.moveUnit(event);
   }
@@ -87,7 +92,7 @@ export class Net {
     if (!this.layout) return null;
     const { sizes, across, up, side } = this.layout;
     for (let layer = 1; layer < sizes.length - 1; layer++) for (let j = 0; j < sizes[layer]; j++) {
-      if (Math.abs(offsetX - across(layer)) <= side / 2 && Math.abs(offsetY - up(layer, j)) <= side / 2) return [layer - 1, j];
+      if (Math.abs(offsetX - across(layer)) <= side(layer) / 2 && Math.abs(offsetY - up(layer, j)) <= side(layer) / 2) return [layer - 1, j];
     }
     return null;
   }
@@ -173,7 +178,7 @@ export class Net {
       const largest = Math.max(1e-9, ...weights.map(Math.abs));
       for (let i = 0; i < from; i++) for (let j = 0; j < to; j++) {
         const value = isSummary ? 0 : weights[i * to + j], share = Math.abs(value) / largest;
-        const [x, y, xx, yy] = [across(layer) + side / 2, up(layer, i), across(layer + 1) - side / 2, up(layer + 1, j)];
+        const [x, y, xx, yy] = [across(layer) + side(layer) / 2, up(layer, i), across(layer + 1) - side(layer + 1) / 2, up(layer + 1, j)];
         pen.strokeStyle = isSummary ? colour("--line") : `rgb(${signedColour(Math.sign(value) * (0.15 + 0.85 * share), page)})`;
         pen.lineWidth = isSummary ? 1.5 : 0.4 + 3.6 * share;
         drawLink(pen, x, y, xx, yy);
@@ -194,10 +199,12 @@ export class Net {
   }
 
   drawUnit(pen, layer, j, x, y) {
-    const { config, frame } = this, { sizes, side } = this.layout, last = sizes.length - 1, [left, top] = [x - side / 2, y - side / 2];
+    const { config, frame } = this, { sizes } = this.layout, side = this.layout.side(layer), last = sizes.length - 1, [left, top] = [x - side / 2, y - side / 2];
     pen.fillStyle = colour("--track");
     pen.fillRect(left, top, side, side);
-    if (layer > 0 && layer < last) {
+    if (config.picture === "text") {
+      this.drawLetter(pen, layer, j, left, top, side);
+    } else if (layer > 0 && layer < last) {
       drawUnitPicture(pen, config, unitPicture(frame, [layer - 1, j]), left, top, side);
     } else {
       const isClass = layer === last && config.classes;
@@ -226,12 +233,29 @@ export class Net {
     pen.stroke();
   }
 
+  /** A unit of a net that reads names: a letter of its input, its outputs after each letter, or a letter and its probability. */
+  drawLetter(pen, layer, j, left, top, side) {
+    const { config, frame } = this, { labels, outputs } = config, last = this.layout.sizes.length - 1;
+    if (layer > 0 && layer < last) {
+      drawCells(pen, config, frame, [layer - 1, j], left, top, side, side);
+      if (layer > 1 && j === 0) drawText(pen, "↻", left + side + 9, top + 7, "--soft", 15);
+      return;
+    }
+    const isRead = layer === 0 && j === labels.indexOf(frame.text.at(-1) ?? labels[0]);
+    const share = layer === last ? frame.output[frame.output.length - outputs + j] : Number(isRead);
+    pen.fillStyle = colour("--blue");
+    pen.globalAlpha = 0.55;
+    pen.fillRect(left, top + side * (1 - share), side, side * share);
+    pen.globalAlpha = 1;
+    drawText(pen, labels[j], left + side / 2, top + side / 2, "--ink", 12);
+  }
+
   /** The place of the weight under the pointer, or null: a link, or a pixel of a unit that shows its weights. */
   weightAt({ offsetX, offsetY }) {
     if (!this.layout) return null;
     const { config, layout } = this;
     if (config.picture === "image" && layout.sizes.length > 2) {
-      const { side: size } = layout, side = Math.sqrt(layout.count), x = (offsetX - layout.across(1) + size / 2) / size;
+      const size = layout.side(1), side = Math.sqrt(layout.count), x = (offsetX - layout.across(1) + size / 2) / size;
       for (let j = 0; j < layout.sizes[1]; j++) {
         const y = (offsetY - layout.up(1, j) + size / 2) / size;
         if (x >= 0 && x < 1 && y >= 0 && y < 1) return [0, Math.floor(y * side) * side + Math.floor(x * side), j];
@@ -251,6 +275,11 @@ export class Net {
     const weights = this.frame.weights[layer];
     return weights[i * weights.shape[1] + j];
   }
+}
+
+function drawText(pen, text, x, y, ink, size) {
+  Object.assign(pen, { fillStyle: colour(ink), font: `600 ${size}px system-ui, sans-serif`, textAlign: "center", textBaseline: "middle" });
+  pen.fillText(text, x, y);
 }
 
 function drawLink(pen, x, y, xx, yy) {

@@ -7,6 +7,7 @@ import { Net, unitWords, weightName } from "./net.js";
 import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showWeightKernels } from "./program.js";
 import { drawDataset, drawPredictions, drawUnit } from "./predictions.js";
 import { $, drawNextFrame, make } from "./page.js";
+import { drawLetters, drawNext, readLetters, showWritten } from "./writing.js";
 
 const RATES = [0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10];
 const DECAYS = [0, 0.0001, 0.001, 0.01, 0.1, 1];
@@ -16,6 +17,7 @@ const TABS = ["program", "code"];
 const MEANINGS = {
   plane: "Each unit shows its output over the plane: orange is above 0, blue below. Point at one to see it large. A unit that is crossed out is dead: its output is 0 everywhere.",
   image: "The units of the first layer show their weights: orange is above 0, blue below. The others have a bar for each class: their mean output over the points of that class.",
+  text: "The net reads a name letter by letter, and answers which letter comes next. The first layer, an embedding, has a few numbers for each letter. The layers with ↻ are recurrent: each unit also gets what all units of its layer said one letter before. A unit shows its output after each letter that you typed: orange is above 0, blue below.",
   bars: "Each unit has a bar for each class: its mean output over the rows of that class. If y is a number, there is a bar for each eighth of the rows, ordered by y.",
 };
 
@@ -86,11 +88,18 @@ function showSetting(message) {
   }
   showDatasets();
   showFeatures();
-  document.querySelector("[data-set=noise]").disabled = setting.data === "table";
+  const isText = config.picture === "text", unused = isText ? ["noise", "activation", "norm", "loss"] : setting.data === "table" ? ["noise"] : [];
+  for (const name of ["noise", "activation", "norm", "loss"]) {
+    document.querySelector(`[data-set=${name}]`).closest("label").classList.toggle("hidden", unused.includes(name));
+  }
+  $("rows").textContent = isText ? "names" : "points";
+  $("names").classList.toggle("hidden", !isText);
+  $("choice").classList.toggle("hidden", isText);
   $("column").classList.toggle("hidden", setting.data !== "table");
   const leftOut = table?.left_out.length ? ` Skipped because they aren't numeric: ${table.left_out.join(", ")}.` : "";
   $("table").textContent = setting.data === "table" ? `${table.name}: ${table.rows.toLocaleString("en")} rows.${leftOut}` : "";
   $("meaning").textContent = `${MEANINGS[config.picture]} A link's colour is the sign of its weight, its width the size. Drag a layer by its ⠿.`;
+  $("mistakes").hidden = config.picture !== "image";
   $("heldlabel").classList.toggle("hidden", config.picture !== "plane");
   $("parameters").textContent = `· ${config.parameters.toLocaleString("en")} parameters`;
   $("fewer").disabled = setting.layers.length === 0;
@@ -114,7 +123,8 @@ function readAddress() {
   }
   if (location.hash.length > 1) {
     try {
-      ask({ ask: "set", setting: { ...config.setting, ...JSON.parse(decodeURIComponent(location.hash.slice(1))) } });
+      const setting = { ...config.setting, ...JSON.parse(decodeURIComponent(location.hash.slice(1))) };
+      ask({ ask: "set", setting, by: [PAGE_NAME, ++count] });
     } catch {
       showMessage("The address has no setting that can be read.");
     }
@@ -211,6 +221,7 @@ for (const element of document.querySelectorAll("[data-set]")) {
   element.oninput = () => showValue(element, element.value);
 }
 
+readLetters(ask);
 $("fewer").onclick = () => change({ layers: config.setting.layers.slice(0, -1) });
 $("more").onclick = () => change({ layers: [...config.setting.layers, 4] });
 $("play").onclick = () => ask({ ask: frame?.playing ? "pause" : "play" });
@@ -283,8 +294,11 @@ function draw() {
   }
   if (kernelStep !== frame.step) forgetKernel();
   if (unit && !(unit[1] < frame.units[unit[0]]?.shape[0])) unit = null; // the net has become smaller
-  $("outputtitle").textContent = unit ? unitWords(config, frame, ...unit) : "What the net predicts";
-  if (unit) drawUnit($("regions"), config, frame, unit);
+  const isText = config.picture === "text", words = isText ? "What the net writes" : "What the net predicts";
+  $("outputtitle").textContent = unit ? unitWords(config, frame, ...unit) : words;
+  if (!isText && $("regions").height !== $("regions").width) $("regions").height = $("regions").width;
+  if (unit) (isText ? drawLetters : drawUnit)($("regions"), config, frame, unit);
+  else if (isText) drawNext($("regions"), config, frame);
   else drawPredictions($("regions"), $("mistakes"), config, frame, $("held").checked);
   net.draw(config, frame);
   document.body.dataset.frames = Number(document.body.dataset.frames ?? 0) + 1;
@@ -296,6 +310,7 @@ function showNumbers() {
   $("rate").textContent = frame.rate ? Math.round(frame.rate).toLocaleString("en") : "–";
   if (frame.problem) showMessage(frame.problem);
   else if ($("gone").textContent.includes("diverged")) showMessage("");
+  if (config.picture === "text") showWritten(frame);
   drawCurves();
   drawWeight();
   refreshCode();
@@ -322,9 +337,11 @@ function isCurrentFrame() {
 
 function drawCurves() {
   const { loss: own, val_loss: held } = frame.curves;
+  const isText = config.picture === "text", ignorance = Math.log(config.outputs);
   curves.show(!own ? [] : [
     { name: "training", x: own.epoch, y: own.value, key: "--blue" },
     { name: "test", x: held.epoch, y: held.value, key: "--red", dashed: true },
+    ...(isText ? [{ name: "guessing", x: own.epoch, y: own.value.map(() => ignorance), key: "--soft", dashed: true }] : []),
   ]);
   const last = (name) => frame.curves[name]?.value.at(-1);
   const metric = config.classes ? "accuracy" : "mae";
@@ -333,7 +350,8 @@ function drawCurves() {
   const format = (x) => (x === undefined ? "–" : config.classes ? `${(100 * x).toFixed(1)} %` : formatNumber(x));
   $("losses").textContent = hasDiverged ? "The loss has grown beyond all bounds." :
     `Loss ${formatNumber(last("loss"))} (solid), test ${formatNumber(last("val_loss"))} (dashed); ` +
-    `${words} ${format(last(metric))}, test ${format(last(`val_${metric}`))}.`;
+    `${words} ${format(last(metric))}, test ${format(last(`val_${metric}`))}.` +
+    (isText ? ` Guessing among ${config.outputs} letters costs −ln 1/${config.outputs} = ${ignorance.toFixed(2)}.` : "");
   $("losses").dataset.loss = last("loss") ?? "";
   $("losses").dataset.held = last("val_loss") ?? "";
 }

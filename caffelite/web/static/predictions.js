@@ -26,7 +26,6 @@ export function pixels() {
 
 /** Draw on `canvas` what the frame's net predicts. `showHeldOut`: also the points that are held out. */
 export function drawPredictions(canvas, mistakes, config, frame, showHeldOut) {
-  mistakes.hidden = config.picture !== "image";
   if (config.picture === "plane") drawPlane(canvas, config, frame, showHeldOut);
   else if (config.classes) drawConfusion(canvas, mistakes, config, frame);
   else drawScatter(canvas, config, frame);
@@ -98,7 +97,7 @@ export function drawUnit(canvas, config, frame, place) {
   if (config.picture === "plane") drawTraining(canvas, config);
 }
 
-/** Draw a small picture of a data set: points of the plane, or an image. */
+/** Draw a small picture of a data set: points of the plane, an image or a word. */
 export function drawDataset(canvas, data) {
   const pen = canvas.getContext("2d"), { width } = canvas, ground = colour("--track"), page = rgb(ground);
   pen.fillStyle = ground;
@@ -107,6 +106,12 @@ export function drawDataset(canvas, data) {
     const { image } = data, side = Math.sqrt(image.length);
     pen.imageSmoothingEnabled = false;
     drawPixels(pen, (k) => asPixel(mix(page, rgb(colour("--ink")), image[k])), side, side, false, 0, 0, width, width);
+  } else if (data?.word) {
+    pen.fillStyle = colour("--ink");
+    pen.font = "600 34px system-ui, sans-serif";
+    pen.textAlign = "center";
+    pen.textBaseline = "middle";
+    pen.fillText(data.word, width / 2, width / 2);
   } else if (data) {
     const fill = (value) => (data.classes ? classColour(value) : `rgb(${signedColour(value, page)})`);
     data.y.forEach((value, i) => drawPoint(canvas, data.x, i, [-1.25, 1.25, -1.25, 1.25], 3.6, fill(value), ground, 0.5));
