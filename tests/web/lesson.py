@@ -3,6 +3,9 @@
 import json
 import re
 
+import numpy as np
+import pytest
+
 from caffelite.web.playground.config import Setting
 from caffelite.web.server import STATIC
 
@@ -31,7 +34,7 @@ def check_lesson(play):
     def accuracy(*arguments, **others):
         return play_step(*arguments, **others)["accuracy"][-1]
 
-    assert len(STEPS) == 10
+    assert len(STEPS) == 11
     assert play_step(1, 1)["loss"][-1] > 0.03 > 1e-5 > play_step(1, 10)["loss"][-1]
     assert play_step(2, 5)["loss"][-1] > 0.2 > 1e-6 > play_step(2, 5, rate=0.1)["loss"][-1]
     assert play_step(2, 5, rate=3) is None
@@ -54,3 +57,9 @@ def check_lesson(play):
     sgd, momentum, adam = (play_step(9, 5, optimizer=name)["loss"][-1] for name in ("SGD", "momentum", "Adam"))
     assert sgd > 0.1 > 0.01 > momentum > 2 * adam
     assert accuracy(10, 5) > 0.99
+    assert play_step(11, 1, rate=1e-6)["loss"][-1] == pytest.approx(np.log(27), abs=0.1)
+    assert play_step(11, 5)["loss"][-1] < 2.3
+    assert min(play_step(11, 60, layers=[8])["val_loss"]) > 2.4
+    recurrent = play_step(11, 60)["val_loss"]
+    assert recurrent[-1] > 1.05 * min(recurrent)
+    assert min(recurrent) < 2.3

@@ -26,9 +26,11 @@ pytest.importorskip("uvicorn")
 from caffelite.web.playground import config as choices
 from caffelite.web.playground.code import build_objects, program_code
 from caffelite.web.playground.config import Setting
-from caffelite.web.playground.data import CLASSES, DATA, NUMBERS, digits
+from caffelite.web.playground.data import CLASSES, DATA, NUMBERS, digits, names
 from caffelite.web.playground.engine import Engine
 from caffelite.web.playground.loops import LOOPS, describe_loop, find_lines, split_fused_name
+from caffelite.web.playground.names import LENGTH, LETTERS, MAX_NAMES, NEW, TEST, TRAINING
+from caffelite.web.playground.names_view import spell
 from caffelite.web.playground.requests import FULL_SPEED
 from caffelite.web.playground.table import UploadedTable
 from caffelite.web.playground.view import GRID, SMALL
@@ -128,7 +130,7 @@ def test_a_setting_comes_back_from_what_describes_it():
         assert Setting.from_message(json.loads(json.dumps(setting.to_message()))) == setting
 
 
-@pytest.mark.parametrize("make", DATA.values(), ids=DATA)
+@pytest.mark.parametrize("make", [make for make in DATA.values() if make is not names])
 def test_points_are_in_the_plane_or_digits_and_of_all_classes(make):
     x, y = make(300, 0.1, np.random.default_rng(0))
     assert x.shape == (300, 64 if make is digits else 2)
@@ -203,6 +205,58 @@ def test_the_program_gives_the_bits_that_the_page_shows(seed, frames):
     for f, weight, bias in zip(linear, frame["weights"], frame["biases"], strict=True):
         np.testing.assert_array_equal(f.weight.data, weight)
         np.testing.assert_array_equal(f.bias.data, bias)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_program_learns_and_writes_the_names_that_the_page_shows(seed, frames):
+    setting, epochs = draw_names_setting(seed), 3
+    played = frames(setting)
+    frame = played.take_steps(epochs * setting.steps)
+    objects = {}
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        exec(program_code(setting, epochs), objects)
+    losses, written = out.getvalue().split("\n")[-3:-1]
+    assert list(map(float, losses.split())) == [frame["curves"][name]["value"][-1] for name in ("loss", "val_loss")]
+    assert written == " ".join(frame["written"])
+    net = [f for f in objects["model"].functions if not isinstance(f, cl.Dropout)]
+    for f, weight in zip(net, frame["weights"], strict=True):
+        np.testing.assert_array_equal(f.weight_ih.data.T if isinstance(f, cl.RNN) else f.weight.data, weight)
+
+
+def test_names_are_rows_of_letters_and_what_follows_each():
+    x, y = names(10**6, np.random.default_rng(0))
+    assert x.shape == y.shape == (MAX_NAMES, LENGTH)
+    spelled = ["".join([LETTERS[i] for i in row]).split("·")[1] for row in x.tolist()]
+    assert len(set(spelled)) == MAX_NAMES
+    assert min(map(len, spelled)) >= 3
+    for name, row, labels in zip(spelled, x.tolist(), y.tolist(), strict=True):
+        assert row == [*[LETTERS.index(letter) for letter in f"·{name}"], *[0] * (LENGTH - 1 - len(name))]
+        assert labels == [*row[1 : len(name) + 1], 0, *[-1] * (LENGTH - 1 - len(name))]
+
+
+def test_frames_show_a_net_after_each_letter_and_mark_the_names_that_it_writes(frames):
+    setting = Setting(data="names", points=600, layers=(8, 16))
+    played = frames(setting)
+    frame = played.take_steps(600)
+    model, x, held_out = (played.engine.player.view.model, *[build_objects(setting)[name] for name in ("x", "held_out")])
+    trained, tested = ({spell(row) for row in rows.tolist()} for rows in (x, held_out[0]))
+    assert trained.isdisjoint(tested)
+    assert frame["kinds"] == [TRAINING if n in trained else TEST if n in tested else NEW for n in frame["written"]]
+    assert TRAINING in frame["kinds"]
+    played.engine.read("mia", 1)
+    wait_until(lambda: played.last["text"] == "mia")
+    other = played.last
+    assert other["written"] != frame["written"]
+    letters = np.array([[0, 13, 9, 1]])
+    states = model[:2].predict(letters)[0]
+    scores = model.predict(letters)[0].astype(float)
+    p = np.exp(scores) / np.exp(scores).sum(axis=1, keepdims=True)
+    np.testing.assert_allclose(other["output"], p, rtol=1e-4)
+    assert [units.shape for units in other["units"]] == [(8, 1, 4), (16, 1, 4)]
+    np.testing.assert_allclose(other["units"][1][:, 0], (128 + 127 * states / abs(states).max(axis=0)).T, atol=0.6)
+    played.engine.begin(Setting(data="names", layers=()))
+    wait_until(lambda: len(played.last["weights"]) == 1 and played.last["step"] == 0)
+    assert (played.last["text"], played.last["units"]) == ("mia", [])
 
 
 def test_frames_show_what_the_net_and_its_units_make_of_the_plane(frames):
@@ -404,9 +458,11 @@ def test_other_rows_than_points_have_bars_and_digits_have_images(frames):
 # ---- kernels --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_the_kernels_of_a_step_one_by_one_make_the_step(seed, frames):
-    setting = dataclasses.replace(draw_setting(seed), schedule="constant")
+@pytest.mark.parametrize(
+    ("draw", "seed"), [*[(draw_setting, seed) for seed in range(12)], *[(draw_names_setting, seed) for seed in range(3)]]
+)
+def test_the_kernels_of_a_step_one_by_one_make_the_step(draw, seed, frames):
+    setting = dataclasses.replace(draw(seed), schedule="constant")
     played = frames(setting)
     played.take_steps([2, setting.steps, 2 * setting.steps + 1][seed % 3])
     before = played.last
@@ -500,7 +556,7 @@ def test_kernels_have_lines_and_machine_instructions():
     assert "one of many cases" in describe_loop("relu")["problem"]
 
 
-def test_the_lesson_has_ten_steps_that_do_what_they_say():
+def test_the_lesson_has_steps_that_do_what_they_say():
     """Each at its own speed: after so many seconds of playing."""
 
     def play(setting, epochs):
@@ -509,7 +565,7 @@ def test_the_lesson_has_ten_steps_that_do_what_they_say():
             return names["model"].fit(
                 names["x"],
                 names["y"],
-                loss=getattr(cl, setting.loss)(),
+                loss=names["loss"],
                 optimizer=names["optimizer"],
                 epochs=epochs,
                 batch_size=setting.batch_size,
@@ -559,6 +615,11 @@ def test_pages_agree_and_bad_requests_raise(program):
         ("follow", {"place": [9, 0, 0]}),
         ("follow", {"place": [0, 2, 0]}),
         ("follow", {"place": ["0", 0, 0]}),
+        ("read", {"text": "Max", "draw": 0}),
+        ("read", {"text": "abcdefghi", "draw": 0}),
+        ("read", {"text": None, "draw": 0}),
+        ("read", {"text": "max", "draw": -1}),
+        ("read", {"text": "max", "draw": 1.5}),
         ("loop", {"kernel": "../../etc/passwd"}),
         ("loop", {"kernel": 3}),
         ("table", {"name": "x.csv", "text": "a,b\n1,2"}),
@@ -621,18 +682,20 @@ def test_a_step_of_the_lesson_sets_itself_up_above_the_net_and_fits_on_a_project
     page.click("#take")
     page.wait_for_function("() => document.querySelector('#parameters').textContent === '· 3 parameters'")
     assert page.input_value("#speed") == "30"
-    for number in range(1, 11):
-        assert f"{number} of 10" in page.inner_text("#lessontitle")
+    for number in range(1, 12):
+        assert f"{number} of 11" in page.inner_text("#lessontitle")
         lesson, graph = (page.locator(name).bounding_box() for name in ("#lessontext", "#graph"))
         assert lesson["y"] + lesson["height"] < graph["y"]
         assert lesson["y"] + lesson["height"] < 330
-        if number < 10:
+        if number < 11:
             page.click("#after")
-    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 16 16 3'")
-    assert page.input_value("#speed") == "300"
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '27 8 16 27'")
+    assert page.input_value("#speed") == "30"
     assert page.is_disabled("#after")
     page.click("#more")
     page.click("#take")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '27 8 16 27'")
+    page.click("#before")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 16 16 3'")
     other = browser.new_page(viewport={"width": 900, "height": 720})
     other.goto(program.address)  # it shows the speed at which the program trains
@@ -665,6 +728,42 @@ def test_the_site_is_the_documentation_that_the_package_names(monkeypatch):
             package["Project-URL"] = url
         monkeypatch.setattr(page, "metadata", lambda name, package=package: package)
         assert page.find_site.__wrapped__() == site
+
+
+def check_names(page):
+    """Look at what a page shows of a net that learns names."""
+    page.click("#data [data-name=names]")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '27 8 27'")
+    for name in ("noise", "activation", "norm", "loss"):
+        assert page.is_hidden(f"[data-set={name}]")
+    for name in ("features", "choice", "mistakes", "heldlabel", "column"):
+        assert page.is_hidden(f"#{name}")
+    page.click("#more")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '27 8 4 27'")
+    page.click("#epoch")
+    page.wait_for_function("() => document.querySelectorAll('#written li').length === 10")
+    page.wait_for_function("() => document.querySelector('#losses').dataset.loss > 1")
+    assert "costs −ln 1/27 = 3.30" in page.inner_text("#losses")
+    page.fill("#prefix", "Zo1")
+    assert page.input_value("#prefix") == "zo"
+    page.wait_for_function("() => document.querySelector('#regions').ariaLabel.startsWith('what the net expects after zo: ')")
+    written = page.inner_text("#written")
+    page.click("#others")
+    page.wait_for_function("(old) => document.querySelector('#written').innerText !== old", arg=written)
+    page.focus("#graph")
+    page.keyboard.press("ArrowRight")
+    page.wait_for_function("() => document.querySelector('#outputtitle').textContent === 'Unit 1 of layer 1, after each letter'")
+    page.keyboard.press("Escape")
+    page.wait_for_function("() => document.querySelector('#outputtitle').textContent === 'What the net writes'")
+    page.click("#graph", position={"x": page.evaluate("document.querySelector('#graph').clientWidth") / 6, "y": 270})
+    assert page.is_hidden("#follow")
+    page.click("#data [data-name=moons]")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 4 2'")
+    assert page.is_hidden("#names")
+    assert page.is_visible("#choice")
+    page.click("#fewer")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 2'")
+    assert page.evaluate("document.querySelector('#regions').height") == 440
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
@@ -783,9 +882,9 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     page.click("#share")
     address = page.url
     page.click("#take")
-    has("#lessontitle", "1 of 10")
+    has("#lessontitle", "1 of 11")
     page.click("#after")
-    has("#lessontitle", "2 of 10")
+    has("#lessontitle", "2 of 11")
     page.wait_for_function("() => document.querySelector('[aria-checked=true]')?.dataset.name === 'plane'")
     page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 0")  # it plays by itself
     page.click("#play")
@@ -795,9 +894,10 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     other.goto(address)
     other.wait_for_function("() => document.querySelector('[aria-checked=true]')?.dataset.name === 'circles'")
     page.wait_for_function("() => document.querySelector('[aria-checked=true]')?.dataset.name === 'circles'")
-    has("#lessontitle", "Lesson: 10 steps")  # the step has other data
+    has("#lessontitle", "Lesson: 11 steps")  # the step has other data
     other.close()
 
+    check_names(page)
     page.click("#data [data-name=digits]")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '64 8 10'")
     page.click("#epoch")

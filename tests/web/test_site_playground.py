@@ -16,10 +16,11 @@ import caffelite as cl
 from caffelite.web.playground import config as choices
 from caffelite.web.playground.code import build_objects, program_code
 from caffelite.web.playground.config import Setting
+from caffelite.web.playground.names_view import NamesView
 from caffelite.web.playground.view import View
 from caffelite.web.playground.weight_trace import explain_weight
 from tests.web.lesson import check_lesson
-from tests.web.test_playground import draw_names_setting, draw_setting
+from tests.web.test_playground import check_names, draw_names_setting, draw_setting
 
 pytestmark = pytest.mark.sources
 DOCS = Path(__file__).parents[2] / "docs"
@@ -183,6 +184,33 @@ def compare_views(data, norm, engine):
     assert found["weight"]["gradient"] == pytest.approx(found["weight"]["difference"], rel=1e-4, abs=1e-7)
 
 
+@pytest.mark.parametrize("layers", [(8, 12, 5), (6,), ()])
+def test_the_engine_reads_letters_and_writes_names_as_caffelite_does(layers, engine):
+    setting = Setting(data="names", points=400, layers=layers, dropout=0.1)
+    objects = fit(setting, 30)
+    found = engine.evaluate(
+        """(message) => {
+          const view = new NamesView(train(message, 30)), refused = [];
+          view.read("mia", 2);
+          const { output, units, weights, written, kinds } = view.snapshot();
+          for (const asked of [["Max", 0], ["abcdefghi", 0], [null, 0], ["max", -1], ["max", 1.5]]) {
+            try { view.read(...asked); } catch ({ message }) { refused.push(message); }
+          }
+          return { output: [...output], units: units.map((u) => [...u]), weights: weights.map((w) => [...w]), written, kinds, refused };
+        }""",
+        setting.to_message(),
+    )
+    view = NamesView(setting, objects).snapshot("mia", 2)
+    assert (found["written"], found["kinds"]) == (view["written"], view["kinds"])
+    assert sum(view["kinds"]) > 0 or not layers
+    assert len(found["refused"]) == 5
+    np.testing.assert_allclose(found["output"], np.ravel(view["output"]), rtol=1e-3, atol=1e-4)
+    for ours, theirs in zip(found["units"], view["units"], strict=True):
+        np.testing.assert_allclose(ours, np.ravel(theirs).astype(float), atol=1)
+    for ours, theirs in zip(found["weights"], view["weights"], strict=True):
+        np.testing.assert_allclose(ours, np.ravel(theirs), rtol=1e-3, atol=1e-4)
+
+
 def test_the_engine_refuses_the_settings_that_caffelite_refuses(engine):
     for message, problem in [
         ({"data": "cats"}, "data: expected one of spiral, moons"),
@@ -256,18 +284,24 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
 
     page.goto("about:blank")
     page.goto(f"{address}#lesson=6")
-    has("#lessontitle", "6 of 10: Luck")
+    has("#lessontitle", "6 of 11: Luck")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 3 2'")
     page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 20")
     assert page.get_attribute("#lessonlink a", "href") == "../../guide.html"
     assert page.locator("[data-set=seed].pulse").count() == 1
-    for _ in range(4):
+    for _ in range(5):
         page.click("#after")
-    has("#lessontitle", "10 of 10")
+    has("#lessontitle", "11 of 11: Names")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '27 8 16 27'")
+    page.wait_for_function("() => document.querySelectorAll('#written li').length === 10")
+    page.click("#columns button[aria-label='remove layer 2']")
+    check_names(page)
+    for number in range(10, 12):
+        page.click("#more")
     page.click("#data [data-name=digits]")
-    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '64 16 16 10'")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '64 8 4 4 10'")
     page.wait_for_function("() => document.querySelectorAll('#mistakes figure').length > 0")
-    has("#lessontitle", "Lesson: 10 steps")
+    has("#lessontitle", "Lesson: 11 steps")
     page.goto("about:blank")
     page.goto(shared)
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '4 8 8 2'")

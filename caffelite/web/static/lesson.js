@@ -1,4 +1,4 @@
-// Ten steps from one neuron to the spiral. Each has a title, its text, the setting of the playground, the speed (steps a
+// Eleven steps from one neuron to a net that writes names. Each has a title, its text, the setting of the playground, the speed (steps a
 // second, slow enough to watch), the controls that the text names, and a page to read on.
 
 const start = { data: "plane", points: 300, noise: 0, split: 0.3, layers: [], activation: "none", loss: "MSELoss", norm: "none",
@@ -46,4 +46,10 @@ export const STEPS = [
     "Over to you: which is the smallest net that learns the spiral? Click a link to follow one weight, down to its machine instructions.",
     { ...start, data: "spiral", noise: 0.1, layers: [16, 16], activation: "ReLU", optimizer: "Adam", rate: 0.01 }, 300, [],
     ["first-net.html", "The same spiral in Python"]],
+  ["Names", "This net reads a name letter by letter, and says which letter comes next. Its second layer is recurrent: it remembers " +
+    "the letters before. The loss begins near ln 27 = 3.30, as if the net guessed among 27 letters. Within five seconds it falls " +
+    "below 2.3, and gibberish turns into names. Press × above the second layer: now the net sees only the last letter, and its " +
+    "test loss stays above 2.4. With the layer it gets below 2.3, and rises again within a minute: the net memorises.",
+    { ...start, data: "names", points: 600, split: 0.2, layers: [8, 16], loss: "SoftmaxLoss", optimizer: "Adam", rate: 0.01 }, 30,
+    ["#columns", "#prefix"], ["microgpt.html", "See microgpt learn"]],
 ];

@@ -391,7 +391,7 @@ function drawWeight() {
 
 // ---- lesson and program ----
 
-const LESSON = `Lesson: ${STEPS.length} steps, from one neuron to the spiral`;
+const LESSON = `Lesson: ${STEPS.length} steps, from one neuron to names`;
 $("lessontitle").textContent = LESSON;
 
 /** Set up a step of the lesson, show its text, and play it at its speed. */
