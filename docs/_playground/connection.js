@@ -54,7 +54,7 @@ function describeKernels({ nets, about }, config, followed) {
   const { setting, outputs } = config, inputs = Array.isArray(config.inputs) ? config.inputs.length : config.inputs;
   const own = nets.find(({ net }) => kernelKey(net) === kernelKey({ ...setting, inputs, outputs })), shown = own ?? nets[0];
   const { layers, activation, optimizer } = nets[0].net, sizes = [nets[0].net.inputs, ...layers, nets[0].net.outputs].join("-");
-  const note = own ? about : `These are the kernels of another net, ${sizes} with ${activation} and ${optimizer}: those of this one were not recorded. ${about}`;
+  const note = own ? about : `These are the kernels of another net, ${sizes} with ${activation} and ${optimizer}. There is no recording of this one. ${about}`;
   return { ...shown.kernels, note, touching: own && followed ? shown.touching[followed[0]] : null };
 }
 

@@ -30,7 +30,7 @@ export class Training {
   takeStep() {
     const { setting, net } = this, place = this.steps % setting.steps;
     if (setting.schedule !== "constant" && this.steps === setting.epochs * setting.steps) {
-      this.problem = "The rate has fallen to 0: the training has ended.";
+      this.problem = "The learning rate has fallen to 0, so the training has ended.";
       return;
     }
     if (place === 0) this.shuffle.shuffle(this.order);

@@ -32,6 +32,24 @@ def folder(tmp_path):
 
 
 @pytest.fixture
+def frames():
+    """Return a function that makes an engine of a setting, with its frames."""
+    from tests.web.playground_frames import Frames, wait_until  # which need packages that may be missing
+
+    found = []
+
+    def make(setting):
+        found.append(Frames(setting))
+        wait_until(lambda: found[-1].all)
+        return found[-1]
+
+    yield make
+    for one in found:
+        one.engine.stop()
+        assert not one.engine._thread.is_alive()
+
+
+@pytest.fixture
 def program(tmp_path):
     """Yield a program that trains until it is interrupted, and the address of its page."""
     from tests.web.live_training import PROGRAM

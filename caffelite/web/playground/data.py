@@ -7,6 +7,7 @@ else of this file.
 from __future__ import annotations
 
 import csv
+from typing import Any
 
 import numpy as np
 
@@ -100,4 +101,4 @@ def table(lines, target, n, rng):
 
 CLASSES = {spiral: 3, moons: 2, circles: 2, xor: 2, blobs: 3, digits: 10, names: 27}
 NUMBERS = (plane, waves, hill)
-DATA = {make.__name__: make for make in sorted((*CLASSES, *NUMBERS), key=lambda make: make is names)}
+DATA: dict[str, Any] = {make.__name__: make for make in sorted((*CLASSES, *NUMBERS), key=lambda make: make is names)}

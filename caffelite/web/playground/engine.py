@@ -42,7 +42,7 @@ class Engine(RequestQueue):
                 setting = self.setting
             try:
                 self._train(setting)
-                self._report_and_wait("The rate has fallen to 0: the training has ended.")
+                self._report_and_wait("The learning rate has fallen to 0, so the training has ended.")
             except TrainingCancelled:
                 continue
             except TrainingDiverged as error:

@@ -167,8 +167,9 @@ def next_batch(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarra
     ahead = copy.deepcopy(batches)
     if done > 0:
         ahead.shuffle = False  # it keeps the order of the current epoch
-    x, y = next(iter(ahead.epoch(done)))()
-    return x if x.dtype.kind in "iu" else np.ascontiguousarray(x, dtype), y if y.dtype.kind in "iu" else np.ascontiguousarray(y, dtype)
+    batch = next(iter(ahead.epoch(done)))()
+    x, y = [array if array.dtype.kind in "iu" else np.ascontiguousarray(array, dtype) for array in batch]
+    return x, y
 
 
 class _Callers(list):

@@ -1,8 +1,6 @@
-"""First names to learn letter by letter, and a net that writes new ones. A program of the playground has this source."""
+"""First names to learn letter by letter. A program of the playground has the source of both functions."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +10,7 @@ NEW, TRAINING, TEST = range(3)  # what a name is that the net has written
 
 
 def names(n, rng):
-    words = """
+    text = """
 aaron abel abigail ada adam adela adele adrian agata agnes aida aileen aimee alan alana albert alberto alda alec
 alessia alex alexa alexis alfie alfred ali alice alicia alina alison alma alvin amalia amanda amara amber amelia amina
 amir amira amos amy ana andre andrea andrew angela angelo anika anita anna annika anton antonia april arda aria ariel
@@ -44,7 +42,8 @@ sybille sylvia tabea talia tamara tania tara tatjana teresa tess thea theo theod
 tina tobias tom toni tristan ulrich ulrike una ursula uta valentin valeria vanessa vera verena victor victoria vincent
 viola violet vivian walter wanda wendy wilhelm will willow wilma xaver yara yasmin yolanda yusuf yvonne zara zelda zoe
 zora
-""".split()
+"""
+    words = text.split()
     chosen = [words[i] for i in rng.permutation(len(words))[:n]]
     x, y = np.zeros((len(chosen), 9), int), np.full((len(chosen), 9), -1)  # labels of −1 don't count
     for i, name in enumerate(chosen):

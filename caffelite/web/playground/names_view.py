@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from caffelite.core.modes import inference
-from caffelite.core.tensor import Tensor
 from caffelite.functions import RNN, Dropout, softmax
 from caffelite.web.playground.config import Setting
 from caffelite.web.playground.names import LENGTH, LETTERS, NEW, TEST, TRAINING, write

@@ -6,10 +6,10 @@ const start = { data: "plane", points: 300, noise: 0, split: 0.3, layers: [], ac
 
 export const STEPS = [
   ["One neuron", "This net is one neuron. It multiplies each of its two inputs by a weight, adds the products, and adds a " +
-    "bias. So what it computes is a tilted plane. While it trains, the loss falls, and the background takes on the colours of the points.",
+    "bias. The result is a tilted plane. While the neuron learns, the loss falls, and the background takes on the colours of the points.",
     { ...start }, 30, [], ["from-one-number.html", "How a net learns, from one number on"]],
   ["The learning rate", "The learning rate is how far each step goes. With 0.001 the net learns " +
-    "slowly. Take 0.1: it is much faster. Take 3: each step goes too far, and the loss grows. The page then tells you that the " +
+    "slowly. Try 0.1: it's much faster. Now try 3: each step goes too far, and the loss grows until the page tells you that the " +
     "training has diverged.",
     { ...start, rate: 0.001 }, 30, ["[data-set=rate]"], ["guide.html", "How to choose a learning rate"]],
   ["Two classes", "These points have two classes. The net has an output for each class, and the larger output wins. One layer " +
@@ -20,14 +20,14 @@ export const STEPS = [
     "Watch the small pictures while the net learns, and point at one to see it large.",
     { ...start, data: "xor", layers: [4], activation: "ReLU", optimizer: "Adam", rate: 0.03, seed: 11 }, 30, ["#graph"],
     ["first-net.html", "Your first net"]],
-  ["Without an activation", "This net has a hidden layer, but no activation. Then all layers together only make a straight line, and it " +
-    "does not learn. Choose ReLU or Tanh under Activation, and it learns at once. Or leave it, and add x₁² and x₂² under Features: " +
-    "now a straight line is enough.",
+  ["Without an activation", "This net has a hidden layer but no activation. Then all its layers together still make a straight line, and " +
+    "it doesn't learn. Choose ReLU or Tanh under Activation, and it learns at once. Or keep the net as it is and add x₁² and x₂² " +
+    "under Features: now a straight line is enough.",
     { ...start, data: "circles", layers: [4], activation: "none", optimizer: "Adam", rate: 0.03 }, 300,
     ["[data-set=activation]", "#featurelist"], ["guide.html", "Why a net does not learn"]],
   ["Luck", "Three units are just enough for a circle: each cuts off one side. The seed decides where the net starts. With seed 1 " +
-    "it gets all points right. With seeds 2 and 4 it gets stuck. With seed 3 it is stuck for more than a thousand epochs, and " +
-    "then finds the way. Press + above the layer until all four learn at once.",
+    "it gets all points right. With seeds 2 and 4 it gets stuck. With seed 3 it's stuck for more than a thousand epochs " +
+    "before it finds a way out. Press + above the layer until all four learn at once.",
     { ...start, data: "circles", layers: [3], activation: "ReLU", optimizer: "Adam", rate: 0.03, seed: 1 }, 300,
     ["[data-set=seed]", "#columns"], ["guide.html", "How large a net should be"]],
   ["Noise", "These moons overlap, so no net can get all points right. Watch the two curves. The training loss keeps falling. " +
@@ -39,10 +39,10 @@ export const STEPS = [
     { ...start, data: "moons", noise: 0.5, points: 150, split: 0.5, layers: [16, 16], activation: "ReLU", optimizer: "AdamW", rate: 0.03, decay: 0.1, dropout: 0.3 }, 300,
     ["[data-set=decay]", "[data-set=dropout]"], ["guide.html", "What helps against overfitting"]],
   ["The optimizer", "The optimizer turns gradients into steps. SGD goes straight down the slope. Momentum keeps some of its " +
-    "speed. Adam gives each weight a step of its own size. Try each of the three, and compare their losses after five seconds.",
+    "speed. Adam picks a step size for every weight. Try each of the three, and compare their losses after five seconds.",
     { ...start, data: "spiral", noise: 0.1, layers: [8, 8], activation: "ReLU", optimizer: "SGD", rate: 0.03 }, 300,
     ["[data-set=optimizer]"], ["guide.html", "How to choose an optimizer"]],
-  ["The spiral", "Three arms, two hidden layers. The first layer bends the plane along lines. The second bends the result again. " +
+  ["The spiral", "Three arms, two hidden layers. The first layer bends the plane along lines, and the second bends it again. " +
     "Over to you: which is the smallest net that learns the spiral? Click a link to follow one weight, down to its machine instructions.",
     { ...start, data: "spiral", noise: 0.1, layers: [16, 16], activation: "ReLU", optimizer: "Adam", rate: 0.01 }, 300, [],
     ["first-net.html", "The same spiral in Python"]],

@@ -16,9 +16,9 @@ const LONGEST = 2 ** 20; // bytes of a message to the server
 const TABS = ["program", "code"];
 const MEANINGS = {
   plane: "Each unit shows its output over the plane: orange is above 0, blue below. Point at one to see it large. A unit that is crossed out is dead: its output is 0 everywhere.",
-  image: "The units of the first layer show their weights: orange is above 0, blue below. The others have a bar for each class: their mean output over the points of that class.",
-  text: "The net reads a name letter by letter, and answers which letter comes next. The first layer, an embedding, has a few numbers for each letter. The layers with ↻ are recurrent: each unit also gets what all units of its layer said one letter before. A unit shows its output after each letter that you typed: orange is above 0, blue below.",
-  bars: "Each unit has a bar for each class: its mean output over the rows of that class. If y is a number, there is a bar for each eighth of the rows, ordered by y.",
+  image: "The units of the first layer show their weights: orange is above 0, blue below. The others have a bar for each class: their mean output over the images of that class.",
+  text: "The first layer is an embedding: it turns each letter into a few numbers. Layers with ↻ are recurrent: their units also hear what the whole layer said one letter earlier. Each unit shows its output after every letter that you typed: orange is above 0, blue below. On the right, the more a letter is filled, the more likely it comes next.",
+  bars: "Each unit has a bar for each class: its mean output over the rows of that class. If the target is a number, the rows are sorted by it and cut into eight parts, with a bar for each.",
 };
 
 const START_SPEED = 300; // steps a second of a page that begins by itself
@@ -133,7 +133,7 @@ function readAddress() {
 }
 window.onhashchange = readAddress;
 
-/** Play at this speed. Nothing moves by itself for who does not like it. */
+/** Play at this speed. Nothing moves by itself for people who want less motion. */
 function begin(speed) {
   $("speed").value = speed;
   $("speed").onchange();
@@ -250,7 +250,7 @@ $("held").onchange = () => requestDraw();
 $("share").onclick = async () => {
   writeAddress();
   if (config.setting.data === "table") {
-    showMessage("A table of your own stays on this machine, so its net has no address.");
+    showMessage("Your table stays on this machine, so its net can't be shared.");
   } else if (IS_SITE || config.site) {
     const page = IS_SITE ? location.href.replace(/#.*/, "") : `${config.site}_static/playground/index.html`;
     await copy(`${page}${location.hash}`, $("share"), "Share", "Copied");
@@ -348,7 +348,7 @@ function drawCurves() {
   const words = config.classes ? "right" : "off by";
   const hasDiverged = frame.problem?.includes("diverged");
   const format = (x) => (x === undefined ? "–" : config.classes ? `${(100 * x).toFixed(1)} %` : formatNumber(x));
-  $("losses").textContent = hasDiverged ? "The loss has grown beyond all bounds." :
+  $("losses").textContent = hasDiverged ? "The loss has exploded." :
     `Loss ${formatNumber(last("loss"))} (solid), test ${formatNumber(last("val_loss"))} (dashed); ` +
     `${words} ${format(last(metric))}, test ${format(last(`val_${metric}`))}.` +
     (isText ? ` Guessing among ${config.outputs} letters costs −ln 1/${config.outputs} = ${ignorance.toFixed(2)}.` : "");

@@ -1,5 +1,5 @@
-// What the net predicts: regions or values over the plane; else how often each class is taken for which, or the numbers that it
-// predicts against the true ones.
+// What the net predicts: regions or values over the plane; else how often it predicts which class for which, or its numbers
+// over the true ones.
 
 import { colour } from "./charts.js";
 import { BLUE, CLASSES, ORANGE, asPixel, classColour, drawPixels, drawPoint, imageFigure, mix, rgb, signedColour } from "./pictures.js";
@@ -45,7 +45,7 @@ function drawPlane(canvas, config, { output }, showHeldOut) {
   drawTraining(canvas, config);
   if (showHeldOut) config.held_y.forEach((value, i) => drawPoint(canvas, config.held_x, i, extent, 4.2, card, pointColour(value), 2));
   const kind = config.classes ? "the classes" : "the numbers";
-  canvas.setAttribute("aria-label", `${kind} over the plane, with ${config.y.length} points of the training and ${config.held_y.length} of the test`);
+  canvas.setAttribute("aria-label", `${kind} over the plane, with ${config.y.length} training points and ${config.held_y.length} test points`);
 }
 
 const extentOf = ({ reach }) => [-reach, reach, -reach, reach];
@@ -157,7 +157,7 @@ function drawConfusion(canvas, mistakes, config, { output }) {
     pen.textAlign = "center";
     pen.fillText(config.labels[truth].slice(0, 9), left + (truth + 0.5) * size, canvas.height - left / 2, size);
   });
-  const words = `Each row is a class, each column what the net takes it for: ${wrong.length} of ${config.held_y.length} points that are held out are taken for another class`;
+  const words = `A row for each true class, a column for each predicted class: ${wrong.length} of ${config.held_y.length} test points are wrong`;
   canvas.setAttribute("aria-label", words);
   canvas.dataset.wrong = wrong.length;
   if (config.picture === "image") showMistakes(mistakes, config, wrong);
@@ -172,7 +172,7 @@ function showMistakes(host, config, wrong) {
   const side = Math.sqrt(config.inputs), images = Uint8Array.from(config.held_x, (v) => Math.max(0, Math.min(255, 255 * v)));
   images.shape = [config.held_y.length, side, side, 1];
   host.replaceChildren(...wrong.slice(0, MAX_MISTAKES).map(([i, truth, predicted]) =>
-    imageFigure(images, i, `${truth}, not ${predicted}`, `a ${truth} that the net takes for a ${predicted}`)));
+    imageFigure(images, i, `${truth} → ${predicted}`, `a ${truth}, predicted as ${predicted}`)));
 }
 
 function drawScatter(canvas, config, { output }) {
@@ -205,5 +205,5 @@ function drawScatter(canvas, config, { output }) {
   pen.rotate(-Math.PI / 2);
   pen.fillText("predicted", 0, 0);
   pen.restore();
-  canvas.setAttribute("aria-label", `predicted against true numbers of ${truth.length} points that are held out; on the line both are equal`);
+  canvas.setAttribute("aria-label", `predicted over true numbers of ${truth.length} test points; on the line, both are equal`);
 }
