@@ -310,6 +310,7 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     page.goto("about:blank")
     page.goto(shared)
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '4 8 8 2'")
+    assert page.input_value("#speed") == "300"
     page.goto("about:blank")
     page.goto(f"{address}#{{%22points%22:1e9}}")
     has("#gone", "points: expected an integer of 20")
