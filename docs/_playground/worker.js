@@ -154,6 +154,7 @@ const HANDLERS = {
     showFrame();
   },
   read({ text, draw }) {
+    if (!training.setting.isText) return; // the page has chosen other data since
     view.read(text, draw);
     read = [text, draw];
     showFrame();
