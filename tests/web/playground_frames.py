@@ -83,6 +83,7 @@ def check_names(page):
     """Look at what a page shows of a net that learns names."""
     page.click("#data [data-name=names]")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '27 8 27'")
+    page.wait_for_function("() => document.querySelector('[data-set=points]').value === '600'")  # all of them
     for name in ("noise", "activation", "norm", "loss"):
         assert page.is_hidden(f"[data-set={name}]")
     for name in ("features", "choice", "mistakes", "heldlabel", "column"):
@@ -110,6 +111,7 @@ def check_names(page):
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 4 2'")
     assert page.is_hidden("#names")
     assert page.is_visible("#choice")
+    assert page.input_value("[data-set=points]") == "300"
     page.click("#fewer")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 2'")
     assert page.evaluate("document.querySelector('#regions').height") == 440

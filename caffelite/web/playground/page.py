@@ -13,10 +13,10 @@ import numpy as np
 from caffelite.web.playground import config as choices
 from caffelite.web.playground.code import build_objects, program_code
 from caffelite.web.playground.config import TABLE, Setting
-from caffelite.web.playground.data import DATA
+from caffelite.web.playground.data import DATA, digits
 from caffelite.web.playground.engine import Engine
 from caffelite.web.playground.loops import describe_loop, split_fused_name
-from caffelite.web.playground.names import LETTERS
+from caffelite.web.playground.names import LETTERS, names
 from caffelite.web.playground.names_view import check_text
 from caffelite.web.playground.requests import FULL_SPEED
 from caffelite.web.playground.table import UploadedTable
@@ -24,6 +24,7 @@ from caffelite.web.playground.view import MAX_HELD_OUT, thumbnails
 from caffelite.web.server import Channel, Server, encode_message
 
 MAX_NAME = 100  # of a kernel's name
+PICTURES = {digits.__name__: "image", names.__name__: "text"}  # of data that are not in the plane
 CHOICES = {
     "activation": list(choices.ACTIVATIONS),
     "norm": list(choices.NORMS),
@@ -62,6 +63,8 @@ class Playground:
         if setting.has_features:  # pictures show the points
             held_x, x = np.split(objects["points"], [len(held_x)])
         shown = slice(None if setting.is_plane else MAX_HELD_OUT)
+        letters = list(LETTERS) if setting.is_text else None
+        inputs = setting.table.inputs if setting.table else setting.features if setting.is_plane else None
         return {
             "setting": setting.to_message(),
             "by": self.changed_by,
@@ -80,21 +83,11 @@ class Playground:
                 "features": list(choices.FEATURES) if setting.is_plane and setting.table is None else [],
             },
             "table": None if table is None else {"name": table.name, "rows": table.rows, "left_out": table.left_out},
-            "inputs": _name_inputs(setting),
-            "picture": "plane"
-            if setting.is_plane
-            else "image"
-            if setting.is_image
-            else "text"
-            if setting.is_text
-            else "bars",
+            "inputs": letters or inputs or setting.inputs,
+            "picture": "plane" if setting.is_plane else PICTURES.get(setting.data, "bars"),
             "reach": setting.reach,
             "classes": setting.is_classification,
-            "labels": list(LETTERS)
-            if setting.is_text
-            else setting.table.labels
-            if setting.table and setting.is_classification
-            else None,
+            "labels": setting.table.labels if setting.table and setting.is_classification else letters,
             "outputs": setting.outputs,
             "steps": setting.steps,
             "x": x if setting.is_plane else np.empty(0),
@@ -178,13 +171,6 @@ def find_site() -> str | None:
     except PackageNotFoundError:  # the sources are used as they are
         return None
     return next((address.rstrip("/") + "/" for name, _, address in urls if name == "Documentation"), None)
-
-
-def _name_inputs(setting: Setting) -> Any:
-    """Return the names of the inputs, or how many pixels there are."""
-    if setting.is_text:
-        return list(LETTERS)
-    return setting.table.inputs if setting.table else setting.inputs if setting.is_image else setting.features
 
 
 def _check_place(place: Any, setting: Setting) -> tuple[int, int, int] | None:

@@ -166,11 +166,13 @@ function showDatasets() {
   }
 }
 
-let pointsBefore = null; // the number of points before a table, which has as many as it has
+const WHOLE = { table: null, names: 600 }; // the number of points of data that are taken whole; a table has as many as it has
+let pointsBefore = 300; // the number of points before such data
 
 function chooseData(data) {
-  const isBack = pointsBefore !== null && config.setting.data === "table" && data !== "table";
-  change({ data, ...(isBack ? { points: pointsBefore } : {}) });
+  const { points, data: before } = config.setting;
+  if (!(before in WHOLE)) pointsBefore = points;
+  change({ data, points: WHOLE[data] ?? (data === "table" ? points : pointsBefore) });
 }
 
 /** The arrow keys choose the neighbour, as in any group of radio buttons. */
@@ -241,7 +243,7 @@ $("file").onchange = async () => {
     showMessage(`${file.name} is too large: the playground takes at most half a megabyte.`);
   } else {
     showMessage("");
-    if (config.setting.data !== "table") pointsBefore = config.setting.points;
+    if (!(config.setting.data in WHOLE)) pointsBefore = config.setting.points;
     ask(message);
   }
 };
