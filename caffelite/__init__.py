@@ -112,9 +112,9 @@ __all__ += optimizers.__all__
 
 
 def __getattr__(name: str) -> Any:
-    """Look up `live`, `minimize`, `explain`, `attributions`, `exercises` and `__version__` only on demand.
+    """Look up `live`, `playground`, `minimize`, `explain`, `attributions`, `exercises`, `__version__` only on demand.
 
-    `live` needs the extra `web`, and `minimize` needs SciPy. `explain` and `attributions` are for trained models,
+    `live` and `playground` need the extra `web`, and `minimize` needs SciPy. `explain` and `attributions` are for trained models,
     `exercises` for learners. The metadata with the version takes longer to read than everything else here to import.
     For names of Keras and PyTorch, the error gives caffelite's name.
     """
@@ -126,16 +126,18 @@ def __getattr__(name: str) -> Any:
         from caffelite.model.lbfgs import minimize
 
         return minimize
-    if name == "live":
+    if name in ("live", "playground"):
+        import importlib
+
         try:
-            from caffelite.web.live import live
+            module = importlib.import_module(f"caffelite.web.{'live' if name == 'live' else 'playground.page'}")
         except ModuleNotFoundError as error:
             from caffelite._support.extras import install_command
 
-            missing = f"cl.live needs {error.name}, which is not installed: {install_command('web')}"
+            missing = f"cl.{name} needs {error.name}, which is not installed: {install_command('web')}"
             raise ImportError(missing) from error
 
-        return live
+        return getattr(module, name)
     if name == "exercises":
         import importlib
 

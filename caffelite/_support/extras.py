@@ -19,6 +19,7 @@ EXTRAS = {
     "wandb": "wandb",
     "hub": "huggingface_hub",
     "web": "starlette uvicorn websockets",
+    "notebook": "anywidget starlette uvicorn websockets",
 }
 
 

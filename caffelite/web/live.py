@@ -20,6 +20,7 @@ from typing import Any
 
 from caffelite._support.terminal import echo
 from caffelite.core.arrays import check_bool
+from caffelite.web.cell import CellPage, has_widgets
 from caffelite.web.controls import Controls
 from caffelite.web.runs import Runs
 from caffelite.web.server import Channel, Server
@@ -30,7 +31,7 @@ MAX_NAME, MAX_NOTE = 80, 500  # characters of the name of a run, and of its note
 FLUSH_TIMEOUT = 5.0  # seconds that a training which has ended waits for the page that it has opened
 
 
-class Live:
+class Live(CellPage):
     """The callback that `live` returns."""
 
     html = "live.html"
@@ -43,6 +44,7 @@ class Live:
         self.server: Server | None = None
         self._token: str | None = None
         self._training: Any = None
+        self._last_messages: dict[str, dict[str, Any]] = {}  # of a training that has ended, for cells
 
     def __repr__(self) -> str:
         return f"cl.live(port={self.port})"
@@ -89,8 +91,20 @@ class Live:
         self.port, self._token = self.server.port, self.server.token
         self.server.start()
         echo(f"live: {self.server.directions}", flush=True)
-        if self.open_browser and _has_screen():
+        if has_widgets():
+            self._show_in_cell()
+        elif self.open_browser and _has_screen():
             threading.Thread(target=self._open_page, args=(self.server.address,), daemon=True).start()
+
+    def _show_in_cell(self) -> None:
+        """Show the page in the cell that trains, unless a cell shows it already."""
+        from IPython.display import display
+
+        is_shown, cell = self._cell is not None, self.open_cell()
+        for channel in cell.open_channels():
+            self._updates.join(channel)
+        if not is_shown:
+            display(cell.widget)
 
     def _open_page(self, address: str) -> None:
         with suppress(Exception):
@@ -144,6 +158,7 @@ class Live:
                 self._updates.make(time.monotonic(), SECONDS_AT_END, is_over=True)
                 self._updates.save()
                 self._flush_pages()
+                self._last_messages = self._updates.messages
         finally:
             if self.server is not None:
                 self.server.stop()
@@ -171,18 +186,24 @@ class Live:
     # ---- of the server, on its thread ---------------------------------------------------------------------------
 
     def on_connect(self, channel: Channel) -> None:
-        if self.server is not None and (command := self.server.ssh_command):
-            channel.send("ssh", {"command": command})
-        self._updates.join(channel)
+        updates = getattr(self, "_updates", None)  # a cell shows the page also when no training runs
+        if updates is None:
+            for kind, content in self._last_messages.items():
+                channel.send(kind, content)
+        else:
+            updates.join(channel)
 
     def on_disconnect(self, channel: Channel) -> None:
-        self._updates.leave(channel)
+        if (updates := getattr(self, "_updates", None)) is not None:
+            updates.leave(channel)
 
     def on_receive(self, channel: Channel, message: dict[str, Any]) -> None:
         if message.get("kind") == "run":
             channel.send("run", self.runs.content(message.get("name")))
+        elif (controls := getattr(self, "_controls", None)) is None:
+            raise ValueError("no training runs")
         else:
-            self._controls.add_request(channel, message.get("kind"), message.get("value"))
+            controls.add_request(channel, message.get("kind"), message.get("value"))
 
 
 def _has_screen() -> bool:

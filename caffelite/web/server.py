@@ -27,22 +27,21 @@ import threading
 from contextlib import suppress
 from functools import partial
 from ipaddress import ip_address
-from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import FileResponse, PlainTextResponse, Response
+from starlette.responses import FileResponse, HTMLResponse, PlainTextResponse, Response
 from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from caffelite.web.connection import BATCH, Connection, QuietServer
 from caffelite.web.messages import encode
+from caffelite.web.page_file import STATIC, make_page_file
 
-STATIC = Path(__file__).with_name("static")
 MEDIA_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 MAX_MESSAGE = 2**20  # bytes of a message from a page
 MAX_PAGES = 16
@@ -80,8 +79,21 @@ class Page(Protocol):
         """Act when a page has gone."""
 
 
-class Channel:
+class Channel(Protocol):
     """The way to one page."""
+
+    def send(self, kind: str, message: dict[str, Any] | bytes) -> None:
+        """Send a message, from any thread. It takes the place of one of its kind that still waits.
+
+        For several pages, encode it once, by `encode_message`.
+        """
+
+    def wait_until_sent(self, seconds: float) -> None:
+        """Wait, on another thread than the page's, until the page has got all, or for so many seconds."""
+
+
+class SocketChannel(Channel):
+    """The way to a page of the server: its socket."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop, self._waiting, self._lock = loop, dict[str, bytes](), threading.Lock()
@@ -89,10 +101,6 @@ class Channel:
         self._sent = threading.Event()  # nothing waits, and nothing is on its way
 
     def send(self, kind: str, message: dict[str, Any] | bytes) -> None:
-        """Send a message, from any thread. It takes the place of one of its kind that still waits.
-
-        For several pages, encode it once, by `encode_message`.
-        """
         content = message if isinstance(message, bytes) else encode_message(kind, message)
         with self._lock:
             self._waiting[kind] = content
@@ -101,7 +109,6 @@ class Channel:
             self._loop.call_soon_threadsafe(self._wakes.set)
 
     def wait_until_sent(self, seconds: float) -> None:
-        """Wait, on another thread than the server's, until the page has got all, or for so many seconds."""
         self._sent.wait(seconds)
 
     async def _take_waiting(self) -> list[bytes]:
@@ -120,6 +127,17 @@ class Channel:
 def encode_message(kind: str, message: dict[str, Any]) -> bytes:
     """Return a message of this kind as `Channel.send` sends it."""
     return encode({"kind": kind, **message})
+
+
+def receive(page: Page, channel: Channel, text: str) -> None:
+    """Give a page the message of a channel. If it is not possible, the channel gets the reason."""
+    try:
+        message = json.loads(text)
+        if not isinstance(message, dict):
+            raise ValueError("expected an object")
+        page.on_receive(channel, message)
+    except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
+        channel.send("refused", {"why": str(error) or type(error).__name__})
 
 
 class Server:
@@ -148,6 +166,7 @@ class Server:
         self.pages = 0
         routes = [
             Route("/", self._serve_page),
+            Route("/file", self._serve_page),
             Route("/static/{name}", self._serve_file),
             WebSocketRoute("/socket", self._serve_socket),
         ]
@@ -204,6 +223,8 @@ class Server:
         if not self._has_token(request.query_params.get("token")):
             text = "This page needs the whole address that was printed, with its token."
             return PlainTextResponse(text, 403, HEADERS)
+        if request.url.path == "/file":
+            return HTMLResponse(make_page_file(self.page.html), headers=HEADERS)
         return FileResponse(STATIC / self.page.html, headers=HEADERS, media_type="text/html")
 
     async def _serve_file(self, request: Request) -> Response:
@@ -223,7 +244,7 @@ class Server:
             return
         self.pages += 1
         websocket.state.connection.keep()
-        channel = Channel(asyncio.get_running_loop())
+        channel = SocketChannel(asyncio.get_running_loop())
         tasks = [
             asyncio.create_task(task)
             for task in (self._send(websocket, channel), self._receive_all(websocket, channel))
@@ -237,23 +258,13 @@ class Server:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _receive_all(self, websocket: WebSocket, channel: Channel) -> None:
+    async def _receive_all(self, websocket: WebSocket, channel: SocketChannel) -> None:
         with suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: it has sent bytes, not text
             self.page.on_connect(channel)
             while True:
-                await self._receive(websocket, channel)
+                receive(self.page, channel, await websocket.receive_text())
 
-    async def _receive(self, websocket: WebSocket, channel: Channel) -> None:
-        text = await websocket.receive_text()
-        try:
-            message = json.loads(text)
-            if not isinstance(message, dict):
-                raise ValueError("expected an object")
-            self.page.on_receive(channel, message)
-        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError) as error:
-            channel.send("refused", {"why": str(error) or type(error).__name__})
-
-    async def _send(self, websocket: WebSocket, channel: Channel) -> None:
+    async def _send(self, websocket: WebSocket, channel: SocketChannel) -> None:
         """Send the messages that wait, until the page has gone, or takes too long to read."""
         with suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
             while True:

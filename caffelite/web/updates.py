@@ -93,8 +93,7 @@ class Updates:
         """Send all parts to a new page."""
         with self._lock:
             self._channels.add(channel)
-            messages = [*self._messages.items()]
-        for kind, message in messages:
+        for kind, message in self.messages.items():
             channel.send(kind, message)
         self.had_page = True
         self.wake_event.set()
@@ -102,6 +101,12 @@ class Updates:
     def leave(self, channel: Channel) -> None:
         with self._lock:
             self._channels.discard(channel)
+
+    @property
+    def messages(self) -> dict[str, dict[str, Any]]:
+        """The newest message of each kind."""
+        with self._lock:
+            return dict(self._messages)
 
     @property
     def pages(self) -> list[Channel]:

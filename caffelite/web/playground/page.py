@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from caffelite.web.cell import CellPage
 from caffelite.web.playground import config as choices
 from caffelite.web.playground.code import build_objects, program_code
 from caffelite.web.playground.config import TABLE, Setting
@@ -33,7 +34,19 @@ CHOICES = {
 }
 
 
-class Playground:
+@functools.cache
+def playground() -> Playground:
+    """Return the playground: small nets that learn to tell points of the plane apart, while you watch and change them.
+
+    In a notebook it shows itself in the cell. Elsewhere, its text has the address of its page, which only this machine
+    can reach. A program has one playground, and several pages of it show the same net.
+
+    Needs `pip install starlette uvicorn websockets`, and in a notebook `pip install anywidget`.
+    """
+    return Playground()
+
+
+class Playground(CellPage):
     """The page, its server and its engine. It computes only while somebody looks."""
 
     html = "playground.html"
@@ -45,6 +58,9 @@ class Playground:
         self.table: UploadedTable | None = None  # that was sent last
         self.changed_by: Any = None  # the page that has set it: its name and number, if it sends them
         self.server.start()
+
+    def __repr__(self) -> str:
+        return f"The playground is at {self.server.directions}"
 
     def stop(self) -> None:
         """End the training and the server."""

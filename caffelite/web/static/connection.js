@@ -1,4 +1,4 @@
-// The socket to the server. If it closes, the page says so, and tries again.
+// The socket to the server. If it closes, the page says so, and tries again. In a notebook, `cell.js` connects the page.
 
 import { decode } from "./messages.js";
 
@@ -6,6 +6,7 @@ const FIRST_WAIT = 1000, MAX_WAIT = 10000; // milliseconds before it tries again
 
 /** Connect, and call `onMessage(message, bytes)` for each message. Returns a function that sends one. */
 export function connect(onMessage, onClose) {
+  if (window.frameElement?.connect) return frameElement.connect((bytes) => onMessage(decode(bytes), bytes), onClose);
   const token = new URLSearchParams(location.search).get("token") ?? "";
   let socket = null, wait = FIRST_WAIT;
   const open = () => {
@@ -28,8 +29,16 @@ export function connect(onMessage, onClose) {
   };
 }
 
-/** A button that changes between light and dark, and remembers it. */
+/** A button that changes between light and dark, and remembers it. In a notebook, the notebook has the theme. */
 export function themeButton(button, redraw) {
+  if (window.frameElement?.connect) {
+    button.hidden = true;
+    frameElement.setTheme = (theme) => {
+      document.documentElement.dataset.theme = theme;
+      redraw();
+    };
+    return;
+  }
   const theme = localStorage.getItem("theme");
   if (theme) document.documentElement.dataset.theme = theme;
   const isDark = () =>

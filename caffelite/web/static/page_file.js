@@ -1,11 +1,6 @@
-// A run as one HTML file, which any browser shows without caffelite: the page with its scripts, its styles and the run.
+// A run as one HTML file, which any browser shows without caffelite: the file that `page_file.py` makes, with the run in it.
 
 import { decode, encode } from "./messages.js";
-
-const SCRIPTS = ["live", "chart_tools", "charts", "connection", "matrix", "messages", "page", "page_file", "panels", "pictures"];
-const POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:";
-
-const load = async (name) => (await fetch(`/static/${name}`)).text();
 
 function toBase64(bytes) {
   let text = "";
@@ -13,33 +8,14 @@ function toBase64(bytes) {
   return btoa(text);
 }
 
-const asURL = (type, text) => `data:${type};base64,${toBase64(new TextEncoder().encode(text))}`;
-
-/** Load the parts of the page while its server runs. Return a function that makes the file of a message. */
+/** Load the page's file while its server runs. Return a function that puts a message into it. */
 export function loadPageFile() {
-  const sources = Promise.all([...SCRIPTS.map((name) => `${name}.js`), "style.css", "live.css", "icon.svg"].map(load));
-  const html = fetch(location.href).then((answer) => answer.text());
-  sources.catch(() => {});
-  html.catch(() => {});
-  return async (message) => fill(await html, await sources, toBase64(new Uint8Array(encode(message))));
-}
-
-/** Put the sources and the run into the page. Scripts import each other by name, because they have no addresses. */
-function fill(html, sources, run) {
-  const icon = asURL("image/svg+xml", sources.pop()), styles = sources.splice(-2).join("\n");
-  const imports = Object.fromEntries(SCRIPTS.map((name, i) =>
-    [name, asURL("text/javascript", sources[i].replaceAll(/from "\.\/(\w+)\.js"/g, 'from "$1"'))]));
-  const head = [
-    `<meta http-equiv="Content-Security-Policy" content="${POLICY}">`,
-    `<style>${styles}</style>`,
-    `<script type="importmap">${JSON.stringify({ imports })}</script>`,
-    `<script type="text/plain" id="run-of-file">${run}</script>`,
-    '<script type="module">import "live";</script>',
-  ].join("\n");
-  return html
-    .replaceAll(/<link rel="stylesheet".*>\n|<script type="module".*<\/script>\n/g, "")
-    .replaceAll("/static/icon.svg", icon)
-    .replace("</head>", () => `${head}\n</head>`);
+  const html = window.frameElement?.srcdoc || fetch(`/file${location.search}`).then((answer) => answer.text());
+  Promise.resolve(html).catch(() => {});
+  return async (message) => {
+    const run = toBase64(new Uint8Array(encode(message)));
+    return (await html).replace("</head>", () => `<script type="text/plain" id="run-of-file">${run}</script>\n</head>`);
+  };
 }
 
 /** Return the message in the file that the page is, or null if it has come from a server. */

@@ -212,7 +212,7 @@ function change(changes) {
 
 /** Put the setting into the address. */
 function writeAddress() {
-  history.replaceState(null, "", `${location.pathname}${location.search}#${encodeURIComponent(JSON.stringify(config.setting))}`);
+  history.replaceState(null, "", `${location.href.replace(/#.*/, "")}#${encodeURIComponent(JSON.stringify(config.setting))}`);
 }
 
 for (const element of document.querySelectorAll("[data-set]")) {
