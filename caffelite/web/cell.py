@@ -9,6 +9,7 @@ wait, and then the page says that the kernel does not hear it.
 
 from __future__ import annotations
 
+import contextvars
 import sys
 import threading
 import time
@@ -83,7 +84,7 @@ class CellChannel(Channel):
 
     def __init__(self, cell: Cell, place: str | None) -> None:
         self._cell, self._place, self._waiting, self._lock = cell, place, dict[str, bytes](), threading.Lock()
-        self._heard_at = time.monotonic()
+        self._heard_at, self._context = time.monotonic(), contextvars.copy_context()
         self._sent_at: float | None = None  # when messages were sent that have no answer yet
         self._listener = 0  # the thread that hears the page
         self._is_unheard = False
@@ -95,7 +96,8 @@ class CellChannel(Channel):
             is_late = self._sent_at is not None and now - self._sent_at > MAX_WAIT
             if self._sent_at is None or is_late:
                 self._send_waiting(is_unheard=is_late or self._place is None)
-        if is_late and now - self._heard_at > MAX_SILENCE and threading.get_ident() != self._listener:
+        can_hear = self._place is not None and threading.get_ident() != self._listener
+        if can_hear and is_late and now - self._heard_at > MAX_SILENCE:
             self._cell.close_channel(self._place)
 
     def wait_until_sent(self, seconds: float) -> None:
@@ -105,7 +107,8 @@ class CellChannel(Channel):
     def hear(self) -> None:
         """Note that the page has answered, and send what waits."""
         with self._lock:
-            self._heard_at, self._sent_at, self._listener = time.monotonic(), None, threading.get_ident()
+            self._heard_at, self._context = time.monotonic(), contextvars.copy_context()
+            self._sent_at, self._listener = None, threading.get_ident()
             if self._waiting or self._is_unheard:
                 self._send_waiting(is_unheard=False)
 
@@ -113,9 +116,10 @@ class CellChannel(Channel):
         messages, self._waiting = [*self._waiting.values()], {}
         self._sent_at, self._is_unheard = time.monotonic(), is_unheard
         widget = self._cell.widget
-        widget.send({"place": self._place, "unheard": is_unheard}, messages)
-        # ipykernel sends answers to the thread that sent last, which trains now. Without this, the notebook chooses.
-        vars(widget.comm).pop("_reply_subshell_id", None)
+        # ipykernel sends an answer to the thread in whose context the last message was sent: not to this one, which
+        # trains. And it would go on after that thread has ended. Without the attribute, the notebook chooses a thread.
+        self._context.run(widget.send, {"place": self._place, "unheard": is_unheard}, messages)
+        getattr(widget.comm, "__dict__", {}).pop("_reply_subshell_id", None)
 
 
 def make_widget(page: Page) -> Any:

@@ -34,8 +34,6 @@ class FolderPage:
     # ---- of the server, on its thread ---------------------------------------------------------------------------
 
     def on_connect(self, channel: Channel) -> None:
-        if command := self.server.ssh_command:
-            channel.send("ssh", {"command": command})
         self._send_list(channel)
 
     def on_receive(self, channel: Channel, message: dict[str, Any]) -> None:

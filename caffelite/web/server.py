@@ -260,6 +260,8 @@ class Server:
 
     async def _receive_all(self, websocket: WebSocket, channel: SocketChannel) -> None:
         with suppress(WebSocketDisconnect, RuntimeError, KeyError):  # KeyError: it has sent bytes, not text
+            if command := self.ssh_command:
+                channel.send("ssh", {"command": command})
             self.page.on_connect(channel)
             while True:
                 receive(self.page, channel, await websocket.receive_text())

@@ -1,7 +1,7 @@
 // A page in a cell of a notebook: a frame, between which and the kernel the notebook carries messages.
 
 const WAITS = "This page waits for the notebook's kernel. If the kernel has ended, run the cell again.";
-const UNHEARD = "The kernel runs a cell, and hears this page only when that has ended.";
+const UNHEARD = "The kernel is running a cell. The buttons of this page work again when it has ended.";
 const ENDED = "The notebook's kernel has ended. This page keeps what it shows.";
 
 function render({ model, el }) {
@@ -28,10 +28,10 @@ function render({ model, el }) {
     if (!page || (content.place !== null && content.place !== place)) return;
     tell(content.unheard ? UNHEARD : null);
     for (const { buffer, byteOffset, byteLength } of buffers) page.onBytes(buffer.slice(byteOffset, byteOffset + byteLength));
-    if (content.place) send(null);
+    send(null);
   };
   const themes = new MutationObserver(() => frame.setTheme?.(theme()));
-  const end = () => { if (page && !model.comm_live) tell(ENDED); };
+  const end = () => { if (page) tell(ENDED); };
 
   model.on("msg:custom", receive);
   model.on("comm_live_update", end);

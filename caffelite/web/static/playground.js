@@ -256,7 +256,8 @@ $("share").onclick = async () => {
   } else if (IS_SITE || config.site) {
     const page = IS_SITE ? location.href.replace(/#.*/, "") : `${config.site}_static/playground/index.html`;
     await copy(`${page}${location.hash}`, $("share"), "Share", "Copied");
-  } else await copy(location.href, $("share"), "Share", "Copied, for this machine");
+  } else if (window.frameElement?.connect) showMessage("In a notebook, a net has no address: copy its program below.");
+  else await copy(location.href, $("share"), "Share", "Copied, for this machine");
 };
 
 /** Copy a text, if the browser lets us. The button has other words for two seconds. */
