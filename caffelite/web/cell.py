@@ -46,6 +46,7 @@ class Cell:
     def __init__(self, page: Page) -> None:
         self.page = page
         self.widget = make_widget(page)
+        choose_thread(self.widget)
         self.widget.on_msg(self._receive)
         self._channels: dict[str | None, CellChannel] = {}  # by the name of the place, None for all places
         self._lock = threading.Lock()
@@ -115,11 +116,18 @@ class CellChannel(Channel):
     def _send_waiting(self, is_unheard: bool) -> None:
         messages, self._waiting = [*self._waiting.values()], {}
         self._sent_at, self._is_unheard = time.monotonic(), is_unheard
-        widget = self._cell.widget
-        # ipykernel sends an answer to the thread in whose context the last message was sent: not to this one, which
-        # trains. And it would go on after that thread has ended. Without the attribute, the notebook chooses a thread.
-        self._context.run(widget.send, {"place": self._place, "unheard": is_unheard}, messages)
-        getattr(widget.comm, "__dict__", {}).pop("_reply_subshell_id", None)
+        content = {"place": self._place, "unheard": is_unheard}
+        self._context.run(self._cell.widget.send, content, messages)  # see `choose_thread`
+        choose_thread(self._cell.widget)
+
+
+def choose_thread(widget: Any) -> None:
+    """Let the notebook choose the thread that hears a widget.
+
+    Otherwise, ipykernel sends an answer to the thread in whose context the last message was sent. That may be the one
+    that trains, or one that has ended.
+    """
+    getattr(widget.comm, "__dict__", {}).pop("_reply_subshell_id", None)
 
 
 def make_widget(page: Page) -> Any:
