@@ -114,8 +114,8 @@ __all__ += optimizers.__all__
 def __getattr__(name: str) -> Any:
     """Look up `live`, `playground`, `minimize`, `explain`, `attributions`, `exercises`, `__version__` only on demand.
 
-    `live` and `playground` need the extra `web`, and `minimize` needs SciPy. `explain` and `attributions` are for trained models,
-    `exercises` for learners. The metadata with the version takes longer to read than everything else here to import.
+    `live` and `playground` need the extra `web`, and `minimize` needs SciPy. `explain` and `attributions` are for
+    trained models, `exercises` for learners. The metadata with the version takes longer to read than all other imports.
     For names of Keras and PyTorch, the error gives caffelite's name.
     """
     if name in ("attributions", "explain"):

@@ -24,7 +24,7 @@ MAX_WAIT = 1.0  # seconds that messages wait for the page's answer to the last o
 MAX_SILENCE = 30.0  # seconds without an answer after which a page has gone, if the kernel hears pages
 
 
-class CellPage:
+class CellPage(Page):
     """A page that shows itself in a cell of a notebook."""
 
     _cell: Cell | None = None

@@ -9,6 +9,7 @@ from pathlib import Path
 
 STATIC = Path(__file__).with_name("static")
 POLICY = "default-src 'none'; script-src 'unsafe-inline' data:; style-src 'unsafe-inline'; img-src data: blob:"
+STYLES = re.compile(r'<link rel="stylesheet" href="/static/(.*)">')
 IMPORT = re.compile(r'from "\./(\w+)\.js"')
 
 
@@ -17,7 +18,7 @@ def make_page_file(name: str) -> str:
 
     The scripts are data, which has no address. So they import each other by name.
     """
-    html = re.sub(r'<link rel="stylesheet" href="/static/(.*)">', lambda found: f"<style>{_read(found[1])}</style>", _read(name))
+    html = STYLES.sub(lambda found: f"<style>{_read(found[1])}</style>", _read(name))
     html = html.replace("/static/icon.svg", _data_url("image/svg+xml", _read("icon.svg")))
     (main,) = re.findall(r'<script type="module" src="/static/(\w+)\.js">', html)
     modules = [main]

@@ -59,6 +59,7 @@ NO_EXAMPLE = {
     "caffelite.live",
     "caffelite.mpi.DataParallel",
     "caffelite.onnx.register",
+    "caffelite.playground",
     "caffelite.show_config",
 }
 

@@ -56,7 +56,7 @@ class Widget:
         seen, end = 0, time.monotonic() + SECONDS
         while time.monotonic() < end:
             with self.changed:
-                self.changed.wait_for(lambda: len(self.sent) > seen, 1.0)
+                self.changed.wait_for(lambda count=seen: len(self.sent) > count, 1.0)
                 news, seen = self.sent[seen:], len(self.sent)
             for message in [each for content, messages in news if content["place"] == place for each in messages]:
                 if message["kind"] == kind and condition(message):
@@ -105,7 +105,7 @@ def notebook(monkeypatch):
 
 @pytest.fixture
 def echo(monkeypatch):
-    """A page in a cell, and its widget."""
+    """Return a page in a cell, and its widget."""
     monkeypatch.setattr(cell, "make_widget", Widget)
     page = Echo()
     page.cell = cell.Cell(page)
@@ -250,7 +250,7 @@ def test_without_a_notebook_a_page_is_its_text_with_the_address():
 def test_a_page_file_has_all_that_the_page_needs(name):
     html = make_page_file(name)
     assert "/static/" not in html
-    assert "<link rel=\"stylesheet\"" not in html
+    assert '<link rel="stylesheet"' not in html
     imports = json.loads(re.search(r'<script type="importmap">(.*)</script>', html)[1])["imports"]
     assert {"messages", "charts", "connection", name.removesuffix(".html")} <= imports.keys()
     for source in imports.values():
@@ -307,7 +307,7 @@ def write_settings(folder, **settings):
 
 @contextlib.contextmanager
 def opened_notebook(browser, lab, name, *sources, **settings):
-    """A page of JupyterLab with a notebook of these cells, and what its console says."""
+    """Yield a page of JupyterLab with a notebook of these cells, and what its console says."""
     address, folder = lab
     write_settings(folder, **settings)
     cells = [
