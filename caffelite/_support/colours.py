@@ -13,7 +13,7 @@ FAINT = "#DDDDDD"  # grid lines
 CURVES = tuple([PALETTE[i] for i in (0, 4, 2, 1, 3, 5, 7, 6)])  # neighbours differ in lightness, too
 
 #: Settings of matplotlib: no frame, large letters, faint lines behind the curves.
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "axes.prop_cycle": f"cycler(color={CURVES})",
     **dict.fromkeys([f"axes.spines.{side}" for side in ("left", "right", "top", "bottom")], False),
     "axes.grid": True,
