@@ -190,7 +190,7 @@ export class LineChart {
     }
     pen.textBaseline = "alphabetic";
     pen.fillText(this.unit, LEFT - 7, height - 5);
-    for (const at of ticks(left, right, (width - LEFT - RIGHT) / 70)) {
+    for (const at of ticks(left, right, (width - LEFT - RIGHT) / 70).filter((at) => Math.abs(at - Math.round(at)) < 1e-6)) {
       const words = formatTick(Number(at.toPrecision(6))), half = pen.measureText(words).width / 2;
       if (across(at) - half < LEFT - 4) continue;
       pen.textAlign = across(at) + half > width ? "right" : "center";
