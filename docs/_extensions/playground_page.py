@@ -100,6 +100,7 @@ def choices() -> dict:
         "LIMITS": {
             "layers": config.MAX_LAYERS,
             "units": config.MAX_UNITS,
+            "weight": config.MAX_WEIGHT,
             "digits": config.MAX_DIGITS,
             "names": MAX_NAMES,
             "length": LENGTH,

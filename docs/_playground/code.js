@@ -42,9 +42,10 @@ function optimizerCode({ optimizer, rate, schedule, epochs, steps, decay }) {
   return `optimizer = cl.${optimizer === "momentum" ? "SGD" : optimizer}(model.parameters(), ${options.join(", ")})`;
 }
 
-/** The whole program, which trains for so many epochs. */
-export function programCode(setting, epochs) {
-  return `import numpy as np
+/** The whole program, which trains for so many epochs. It says so if it leaves out edits of weights. */
+export function programCode(setting, epochs, hasEdits) {
+  const comment = hasEdits ? "# This program leaves out the weights that were set by hand.\n" : "";
+  return `${comment}import numpy as np
 
 import caffelite as cl
 

@@ -10,7 +10,7 @@ const PART = 256; // rows that the net takes at a time, in use
 export class Training {
   constructor(setting, digits) {
     const data = makeData(setting, digits), Labels = setting.classes ? Int32Array : Float32Array;
-    Object.assign(this, { setting, data, x: inputsOf(setting, data.x), y: Labels.from(data.y), steps: 0, problem: null });
+    Object.assign(this, { setting, data, x: inputsOf(setting, data.x), y: Labels.from(data.y), steps: 0, hasEdits: false, problem: null });
     Object.assign(this, { heldX: inputsOf(setting, data.heldX), heldY: Labels.from(data.heldY) });
     this.counts = [this.y, this.heldY].map((y) => (setting.classes ? countLabels(y, y.length) : y.length));
     const rng = new Generator(setting.seed), largest = setting.batch_size + 1;

@@ -153,6 +153,14 @@ const HANDLERS = {
     [followed, values] = [place, []];
     showFrame();
   },
+  weight({ value }) {
+    if (followed === null) return;
+    if (!(Math.abs(value) <= LIMITS.weight)) throw new Error(`expected a weight from -${LIMITS.weight} to ${LIMITS.weight}, got ${value}`);
+    const { W, outputs } = training.net.linear[followed[0]];
+    W.w[followed[1] * outputs + followed[2]] = value;
+    training.hasEdits = true;
+    showFrame();
+  },
   read({ text, draw }) {
     if (!training.setting.isText) return; // the page has chosen other data since
     view.read(text, draw);
@@ -160,8 +168,8 @@ const HANDLERS = {
     showFrame();
   },
   code() {
-    const { steps, setting } = training, epochs = Math.max(1, Math.ceil(steps / setting.steps));
-    send("code", { text: programCode(setting, epochs), epochs });
+    const { steps, setting, hasEdits } = training, epochs = Math.max(1, Math.ceil(steps / setting.steps));
+    send("code", { text: programCode(setting, epochs, hasEdits), epochs });
   },
   drawn() {
     isDrawn = true;

@@ -79,6 +79,20 @@ class Frames:
         return self.last
 
 
+def check_edit(page):
+    """Set the weight that is followed, of a net that waits."""
+    for text, selector, said in (
+        ("0.25", "#value", "0.250000"),
+        ("1001", "#gone", "expected a weight from -1000 to 1000"),
+        ("", "#gone", "expected a weight from -1000 to 1000, got N"),
+    ):
+        page.fill("#newvalue", text)
+        page.press("#newvalue", "Enter")
+        page.wait_for_function(f"() => document.querySelector('{selector}').textContent.includes('{said}')")
+    assert page.inner_text("#value") == "0.250000"
+    page.wait_for_function("() => document.querySelector('#text').textContent.includes('weights that were set by hand')")
+
+
 def check_names(page):
     """Look at what a page shows of a net that learns names."""
     page.click("#data [data-name=names]")

@@ -34,7 +34,7 @@ from tests.conftest import posix
 from tests.tools.page_client import SECONDS
 from tests.tools.page_client import Page as LivePage
 from tests.web.lesson import check_lesson
-from tests.web.playground_frames import check_names, draw_names_setting, draw_setting, wait_until
+from tests.web.playground_frames import check_edit, check_names, draw_names_setting, draw_setting, wait_until
 
 
 class Page(LivePage):
@@ -238,6 +238,30 @@ def test_a_weight_that_is_followed_is_in_the_frames_until_another_net_begins(fra
     played.engine.begin(Setting(layers=()))
     wait_until(lambda: len(played.last["weights"]) == 1)
     assert played.last["followed"] is None
+
+
+def test_a_weight_that_is_set_by_hand_is_trained_further(frames):
+    setting = Setting(optimizer="SGD")
+    played = frames(setting)
+    played.engine.follow((1, 2, 3))
+    played.engine.set_weight(0.25)
+    wait_until(lambda: played.last["weights"][1][2, 3] == 0.25)
+    assert played.engine.has_edits
+    explained = played.last["followed"]
+    assert explained["value"] == 0.25
+    assert explained["gradient"] == pytest.approx(explained["difference"], rel=1e-4, abs=1e-8)
+    found = played.take_steps(3)["weights"]
+    names = build_objects(setting)
+    names["model"][2].weight.data[2, 3] = 0.25
+    options = {"loss": names["loss"], "optimizer": names["optimizer"], "batch_size": setting.batch_size}
+    steps = cl.callbacks.Each(3, lambda step, training: kept.append([f.weight.data.copy() for f in names["model"][::2]]))
+    kept = []
+    names["model"].fit(names["x"], names["y"], epochs=1, verbose=0, callbacks=[steps], **options)
+    for weight, expected in zip(found, kept[0], strict=True):
+        np.testing.assert_array_equal(weight, expected)
+    played.engine.begin(setting)
+    wait_until(lambda: played.last["step"] == 0)
+    assert not played.engine.has_edits
 
 
 # ---- a table of the user's own ---------------------------------------------------------------------------------------
@@ -476,6 +500,8 @@ def test_pages_agree_and_bad_requests_raise(program):
         ("follow", {"place": [9, 0, 0]}),
         ("follow", {"place": [0, 2, 0]}),
         ("follow", {"place": ["0", 0, 0]}),
+        ("weight", {"value": None}),
+        ("weight", {"value": 1001}),
         ("read", {"text": "Max", "draw": 0}),
         ("read", {"text": "abcdefghi", "draw": 0}),
         ("read", {"text": None, "draw": 0}),
@@ -656,6 +682,7 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
         page.fill(f"#follow{name}", str(value))
     page.press("#followto", "Enter")
     has("#followtitle", "The weight from x₂ to unit 3 of layer 1")
+    check_edit(page)
     page.click("#leave")
     page.hover("#graph", position={"x": across / 3, "y": 10})
     page.focus("#graph")

@@ -20,7 +20,7 @@ from caffelite.web.playground.names_view import NamesView
 from caffelite.web.playground.view import View
 from caffelite.web.playground.weight_trace import explain_weight
 from tests.web.lesson import check_lesson
-from tests.web.playground_frames import check_names, draw_names_setting, draw_setting
+from tests.web.playground_frames import check_edit, check_names, draw_names_setting, draw_setting
 
 pytestmark = pytest.mark.sources
 DOCS = Path(__file__).parents[2] / "docs"
@@ -279,6 +279,7 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     has("#followtitle", "The weight from x₂ to unit 3 of layer 1")
     gradients = [float(page.inner_text(f"#{name}").replace("−", "-")) for name in ("gradient", "difference")]
     assert gradients[0] == pytest.approx(gradients[1], rel=0.01, abs=1e-6)
+    check_edit(page)
     has("#kernelnote", "These are the kernels of another net, 2-8-8-3 with ReLU and Adam")
     page.click("#tab-program")
     page.wait_for_selector("#kernels tr")

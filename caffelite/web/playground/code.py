@@ -105,8 +105,8 @@ def setup_code(setting: Setting) -> str:
     return f"{imports_code(setting)}\n\n\n{data_code(setting)}\n\n{model_and_optimizer}"
 
 
-def program_code(setting: Setting, epochs: int | str) -> str:
-    """Return the whole program, which trains for so many epochs."""
+def program_code(setting: Setting, epochs: int | str, has_edits: bool = False) -> str:
+    """Return the whole program, which trains for so many epochs. It says so if it leaves out edits of weights."""
     fit = f"""history = model.fit(
     x,
     y,
@@ -119,7 +119,8 @@ def program_code(setting: Setting, epochs: int | str) -> str:
 )
 print(history["loss"][-1], history["val_loss"][-1])"""
     written = f"\nprint(*write(model, np.random.default_rng({setting.seed})))" if setting.is_text else ""
-    return f"{setup_code(setting)}\n\n{fit}{written}\n"
+    comment = "# This program leaves out the weights that were set by hand.\n" * has_edits
+    return f"{comment}{setup_code(setting)}\n\n{fit}{written}\n"
 
 
 def build_objects(setting: Setting) -> dict[str, Any]:

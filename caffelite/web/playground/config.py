@@ -18,6 +18,7 @@ CLASSIFICATION_LOSSES = ("SoftmaxLoss", "HingeLoss")
 REGRESSION_LOSSES = ("MSELoss", "MAELoss", "HuberLoss")
 TABLE = "table"  # the data of a Table
 MAX_LAYERS, MAX_UNITS = 6, 16
+MAX_WEIGHT = 1000  # that a weight may be set to
 MIN_POINTS, MAX_POINTS = 20, 2000
 PIXELS, MAX_DIGITS = 8, 1797  # along a side of a digit, and how many there are
 #: Features of a point (a, b) of the plane, by name, and the expressions that compute them.

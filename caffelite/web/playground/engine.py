@@ -38,6 +38,7 @@ class Engine(RequestQueue):
         while not self.ended:
             with self._changed:
                 self._restart, self.steps, self.problem, self.followed_weight = False, 0, None, None
+                self.has_edits = False
                 self._tasks.clear()
                 setting = self.setting
             try:

@@ -164,6 +164,8 @@ class Playground(CellPage):
             engine.set_speed(_check_speed(message.get("value")))
         elif request == "follow":
             engine.follow(_check_place(message.get("place"), engine.setting))
+        elif request == "weight":
+            engine.set_weight(_check_weight(message.get("value")))
         elif request == "read":
             engine.read(*check_text(message.get("text"), message.get("draw")))
         elif request == "kernels":
@@ -172,7 +174,8 @@ class Playground(CellPage):
             engine.run_kernel()
         elif request == "code":
             epochs = max(1, math.ceil(engine.steps / engine.setting.steps))
-            channel.send("code", {"text": program_code(engine.setting, epochs), "epochs": epochs})
+            text = program_code(engine.setting, epochs, engine.has_edits)
+            channel.send("code", {"text": text, "epochs": epochs})
         elif request == "loop":
             self._send_loop(channel, message.get("kernel"))
         else:
@@ -202,6 +205,12 @@ def _check_place(place: Any, setting: Setting) -> tuple[int, int, int] | None:
     if not 0 <= layer < len(sizes) - 1 or not (0 <= source < sizes[layer] and 0 <= target < sizes[layer + 1]):
         raise ValueError(f"there is no weight {place}")
     return layer, source, target
+
+
+def _check_weight(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= choices.MAX_WEIGHT:
+        raise ValueError(f"expected a weight from -{choices.MAX_WEIGHT} to {choices.MAX_WEIGHT}, got {value!r:.40}")
+    return float(value)
 
 
 def _check_speed(value: Any) -> float:

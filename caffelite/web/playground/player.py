@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from caffelite.functions import Linear
 from caffelite.training.callbacks.base import Training
 from caffelite.training.history import History
 from caffelite.web.playground.config import Setting
@@ -102,6 +103,8 @@ class Player:
         while (request := self.requests.next_request()) is not None:
             if request == "run kernel":
                 self.run_kernel()
+            elif request == "set weight":
+                self.set_weight()
             else:
                 self.show_kernels()
 
@@ -128,6 +131,15 @@ class Player:
         requests.show("kernel", {"step": requests.steps, **step.run_next()})
         if step.at == len(step.calls):
             requests.take_steps(1)
+
+    def set_weight(self) -> None:
+        """Give the weight that is followed its new value."""
+        if (place := self.requests.followed_weight) is not None:
+            layer, source, target = place
+            linear = [f for f in self.model.functions if isinstance(f, Linear)][layer]
+            linear.weight.data[source, target] = self.requests.new_value
+            self.requests.has_edits = True
+            self._next_step = None  # some of whose kernels may have read it
 
     # ---- frames -------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class RequestQueue:
         self.followed_weight: tuple[int, int, int] | None = None  # the weight that frames explain
         self.text = "maria", 0  # the letters that frames show, and the draw of the names that the net writes
         self.ended = False
+        self.new_value, self.has_edits = 0.0, False  # of the followed weight, and whether one was set by hand
         self._tasks: deque[str] = deque()  # the player's tasks between two steps
         self._restart = self._frame_due = False  # whether to begin again, and whether a frame is wanted
         self._changed = threading.Condition()
@@ -73,6 +74,11 @@ class RequestQueue:
         with self._changed:
             self.followed_weight, self._frame_due = place, True
             self._changed.notify_all()
+
+    def set_weight(self, value: float) -> None:
+        """Give the weight that is followed this value."""
+        self.new_value = value
+        self._add_task("set weight")
 
     def read(self, text: str, draw: int) -> None:
         """Have frames show a net of names after each of these letters, and the names of this draw."""

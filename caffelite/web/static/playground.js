@@ -372,6 +372,11 @@ $("choice").onsubmit = (event) => {
   follow(["followlayer", "followfrom", "followto"].map((id) => Number($(id).value) - 1));
 };
 $("leave").onclick = () => follow(null);
+$("edit").onsubmit = (event) => {
+  event.preventDefault();
+  ask({ ask: "weight", value: $("newvalue").valueAsNumber });
+  if (isOpen("code")) ask({ ask: "code" });
+};
 
 function drawWeight() {
   const weight = frame.followed;
