@@ -88,7 +88,7 @@ class CellChannel(Channel):
         self._heard_at, self._context = time.monotonic(), contextvars.copy_context()
         self._sent_at: float | None = None  # when messages were sent that have no answer yet
         self._listener = 0  # the thread that hears the page
-        self._is_unheard = False
+        self._is_unheard = True  # as the page knows it
 
     def send(self, kind: str, message: dict[str, Any] | bytes) -> None:
         now = time.monotonic()
@@ -138,7 +138,7 @@ def make_widget(page: Page) -> Any:
     except ModuleNotFoundError as error:
         name = f"cl.{type(page).__name__.lower()}"
         missing = f"{name} in a notebook needs {error.name}, which is not installed: {install_command('notebook')}"
-        raise ImportError(missing) from error
+        raise ImportError(missing) from None
 
     class PageWidget(anywidget.AnyWidget):
         _esm = (STATIC / "cell.js").read_text(encoding="utf-8")

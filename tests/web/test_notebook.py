@@ -137,9 +137,11 @@ def test_a_cell_shows_a_training_before_its_page_answers_and_then_obeys_it(noteb
 
 def test_a_cell_shows_the_last_training_to_pages_that_come_later(notebook):
     live = cl.live(open_browser=False)
-    live.open_cell()
+    widget, shown = live.open_cell().widget, notebook[1]
+    widget.say(place="early")
+    assert widget.sent == [({"place": "early", "unheard": False}, [])]  # there is nothing to show, but it was heard
     fit([live], epochs=3)
-    (widget,), shown = notebook
+    assert widget.wait_for("status", lambda status: status["state"] == "finished", place="early")
     assert shown == []  # another cell has shown it before
     widget.say(place="later")
     status = widget.wait_for("status", place="later")
@@ -162,6 +164,8 @@ def test_the_page_in_a_cell_changes_no_bit_of_a_training(notebook):
 def test_messages_wait_for_an_answer_and_newer_ones_replace_them(echo):
     page, widget = echo
     widget.say()
+    widget.say()
+    widget.sent.clear()
     (channel,) = page.cell.open_channels()
     for number in range(5):
         channel.send("frame", {"number": number})
