@@ -183,7 +183,7 @@ class Live(CellPage):
         for channel in self._updates.pages:
             channel.wait_until_sent(1.0)
 
-    # ---- of the server, on its thread ---------------------------------------------------------------------------
+    # ---- of the server and of cells, on their threads -------------------------------------------------------------
 
     def on_connect(self, channel: Channel) -> None:
         updates = getattr(self, "_updates", None)  # a cell shows the page also when no training runs
@@ -221,10 +221,11 @@ def live(
     """Return a callback that shows the training on a page: `model.fit(…, callbacks=[cl.live()])`.
 
     It prints the address of the page, which only this machine can reach, and opens it in a browser if there is a
-    screen. The page shows losses and metrics, sizes and histograms of weights and gradients, and dead and saturated
-    units. Its pictures suit the data. If x has two columns, they are the decision regions. If x are images, they are
-    filters and mistakes. If the model writes text, the page shows the text. It can pause the training, make one step or
-    one epoch, end it, change the rate, and save the model.
+    screen. In a notebook with the package anywidget, it shows the page in the cell instead. The page shows losses and
+    metrics, sizes and histograms of weights and gradients, and dead and saturated units. Its pictures suit the data.
+    If x has two columns, they are the decision regions. If x are images, they are filters and mistakes. If the model
+    writes text, the page shows the text. It can pause the training, make one step or one epoch, end it, change the
+    rate, and save the model.
 
     Parameters
     ----------
