@@ -57,8 +57,9 @@ If pip says `from versions: none`, your `python3 --version` or `uname -m` is not
 {supported}
 
 - `notebooks/`: the pages of the site. Lesson 1 is `first-net.ipynb`, lesson 2 `downhill.ipynb`, lesson 3
-  `the-framework.ipynb`, lesson 4 `the-machine.ipynb` and `the-program.ipynb`, lesson 5 `guide.ipynb`. The exercises of
-  all lessons are in `exercises.ipynb`. Write your answers into the cells that say `# your answer`.
+  `the-framework.ipynb`, lesson 4 `generalization.ipynb`, lesson 5 `images.ipynb`, lesson 6 `guide.ipynb`, lesson 7
+  `the-machine.ipynb` and `the-program.ipynb`. The exercises of all lessons are in `exercises.ipynb`. Write your answers
+  into the cells that say `# your answer`.
 - `solutions/`: the same notebooks with solutions. Teachers may want to delete this folder before they copy the rest.
 - `programs/`: examples, such as `env/bin/python programs/xor.py`, and `textbook.py`, a framework in NumPy.
 - `site/index.html`: the documentation{site}
