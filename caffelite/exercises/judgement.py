@@ -66,8 +66,9 @@ def curves(answer: Any) -> None:
         E  training    2.30  2.30  2.28  2.25  2.18  2.01  1.62
            validation  2.31  2.31  2.29  2.26  2.19  2.04  1.66
 
-    The keys "A" to "E" get one of the words "fine", "overfits", "underfits", "rate too high" and "rate too low", each
-    word once. The key "stop" gets the epoch of the table at which you would stop net B. Guessing has a loss of 2.30.
+    The keys `"A"` to `"E"` get one of the words `"fine"`, `"overfits"`, `"underfits"`, `"rate too high"` and
+    `"rate too low"`, each word once. The key `"stop"` gets the epoch of the table at which you would stop net B.
+    Guessing has a loss of 2.30.
     """
     right = {"A": "fine", "B": "overfits", "C": "underfits", "D": "rate too high", "E": "rate too low"}
     reasons = {
@@ -109,9 +110,12 @@ def ten_percent(answer: Any) -> None:
         D    33.91  2.388  2.384 …  2.389        10 %  10 %  2 for every image
         E    1.690  0.573  0.288 …  0.036       100 %  10 %  4 for every test image
 
-    The keys "A" to "E" get these reasons, each once: "weights are 0", "rate too low", "rate too high", "labels of other
-    images" and "test images transposed". The labels are those of the training. Transposed means that rows and columns
-    are swapped.
+    The keys `"A"` to `"E"` get these reasons, each once:
+
+    - `"weights are 0"`: all of them, at the beginning.
+    - `"rate too low"` or `"rate too high"`: the learning rate.
+    - `"labels of other images"`: in the training, images and labels don't belong together.
+    - `"test images transposed"`: rows and columns of the test images are swapped.
     """
     right = {
         "A": "weights are 0",
@@ -144,13 +148,15 @@ def ten_percent(answer: Any) -> None:
 def losses(answer: Any) -> None:
     """Write `losses`, a dict: choose a loss of caffelite for each of six tasks.
 
-    "digit": which of the ten digits an image shows. "tags": which of twenty tags fit a photo, often several. "price":
-    the price of a flat, when all prices are checked. "typos": the same, but one price in fifty has a zero too many.
-    "calls": how many calls come in the next hour. "parcel": two hours between which nine of ten parcels arrive; most
-    are on time, and a few are very late.
+    - `"digit"`: which of the ten digits does an image show?
+    - `"tags"`: which of twenty tags fit a photo? Often several do.
+    - `"price"`: what does a flat cost? All prices are checked.
+    - `"typos"`: the same, but one price in fifty has a zero too many.
+    - `"calls"`: how many calls come in the next hour?
+    - `"parcel"`: between which two hours do nine of ten parcels arrive? Most are on time, and a few are very late.
 
-    Choose from "SoftmaxLoss", "SigmoidLoss", "MSELoss", "HuberLoss", "MAELoss", "PoissonLoss", "GaussianLoss" and
-    "QuantileLoss".
+    Choose from `"SoftmaxLoss"`, `"SigmoidLoss"`, `"MSELoss"`, `"HuberLoss"`, `"MAELoss"`, `"PoissonLoss"`,
+    `"GaussianLoss"` and `"QuantileLoss"`.
     """
     right = {
         "digit": "SoftmaxLoss",

@@ -68,5 +68,5 @@ def format_text(text):
     def replace(match):
         return f"${FORMULAS[match[0]]}$" if match[0] in FORMULAS else match[0]
 
-    blocks = re.split(r"(^    .*$)", re.sub(r"(?<=\S)\n(?=\S)", " ", text), flags=re.MULTILINE)
+    blocks = re.split(r"(^    .*$)", re.sub(r"(?<=\S)\n(?=[^\s-])", " ", text), flags=re.MULTILINE)
     return "".join(block if block.startswith("    ") else PATTERN.sub(replace, block) for block in blocks)
