@@ -93,12 +93,10 @@ def beeswarm(names: Sequence[Any], values: np.ndarray, ranks: np.ndarray, what: 
     if not np.isnan(ranks[:, order]).all():
         bar = axes.figure.colorbar(ScalarMappable(cmap=colours), ax=axes, ticks=[0, 1], aspect=30, pad=0.02)
         bar.ax.set_yticklabels(["low", "high"])
-        bar.ax.tick_params(length=0)
-        has_words = np.isnan(ranks[:, order]).all(axis=0).any()
-        label = f"value in the column{' (words are grey)' if has_words else ''}"
-        bar.set_label(label, labelpad=-12)
+        bar.set_label("value", labelpad=-12)
         bar.outline.set_visible(False)
-    style_axes(axes, f"{len(values):,} rows, a point each", grid="x")
+    has_words = np.isnan(ranks[:, order]).all(axis=0).any()
+    style_axes(axes, f"{len(values):,} rows, a point each{'; words are grey' if has_words else ''}", grid="x")
     return axes.figure
 
 

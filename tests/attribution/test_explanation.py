@@ -139,9 +139,10 @@ def test_a_summary_has_a_point_for_each_row_and_column():
     colours = axes.collections[0].get_facecolors()
     assert len({tuple(colour) for colour in colours}) == 4  # low, middle, high and missing
     assert axes.get_xlabel() == "contribution to price"
-    assert bar.get_ylabel() == "value in the column (words are grey)"
+    assert bar.get_ylabel() == "value"
+    assert axes.get_title("left").endswith("a point each; words are grey")
     numbers = one_output(DATA.assign(city=1.0)).summary()
-    assert numbers.axes[1].get_ylabel() == "value in the column"
+    assert numbers.axes[0].get_title("left").endswith("a point each")
     assert two_classes().summary().axes[0].get_xlabel() == "contribution to probability of yes"
     words = one_output(DATA.assign(age="a", day="b")).summary()
     assert len(words.axes) == 1  # no scale of colours
