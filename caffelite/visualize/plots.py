@@ -249,7 +249,10 @@ def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = 
     bits = np.zeros(rows * columns)
     bits[: len(characters)] = -np.log2(np.maximum(probabilities, 2.0**-8))
     colours = LinearSegmentedColormap.from_list("bits", ["#FFFFFF", PALETTE[1]])
-    axes.imshow(bits.reshape(-1, columns), cmap=colours, vmin=0, vmax=8, aspect="auto", interpolation="nearest")
+    ground = axes.imshow(
+        bits.reshape(-1, columns), cmap=colours, vmin=0, vmax=8, aspect="auto", interpolation="nearest"
+    )
+    ground.set_gid("ground")  # in an SVG file: the letters are on it
     font = get_font(findfont("monospace"))
     box = axes.get_window_extent()
     size = 72 / axes.figure.dpi * min(1.5 * box.width / columns, 0.8 * box.height / rows)  # points

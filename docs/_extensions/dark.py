@@ -3,7 +3,8 @@
 The lightness of greys is turned round, so text and grids stay readable, and pale grounds become dark ones of the same
 hue. Strong colours keep their hue, and are light enough for a dark page. If there is a file NAME-dark.EXT next to a
 picture, it is the twin. An animation has none: it stays on a white card. An SVG image with the id "photo" keeps its
-colours. Every picture needs a text for people who don't see it.
+colours, and one with the id "ground" becomes dark, because text is on it. Every picture needs a text for people who
+don't see it.
 """
 
 import base64
@@ -33,11 +34,11 @@ TO_OKLAB = np.array([[0.2104542553, 0.7936177850, -0.0040720468], [1.9779984951,
                      [0.0259040371, 0.7827717662, -0.8086757660]])  # fmt: skip
 
 
-def darken(rgb):
-    """Return colours (…, 3) in 0 … 1 as they are on a dark page."""
+def darken(rgb, is_ground=False):
+    """Return colours (…, 3) in 0 … 1 as they are on a dark page. Those of a ground are dark, however strong."""
     linear = np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
     lightness, a, b = np.moveaxis(np.cbrt(linear @ TO_LMS.T) @ TO_OKLAB.T, -1, 0)
-    strength = np.clip((np.hypot(a, b) - PALE) / (FULL - PALE), 0, 1)
+    strength = np.clip((np.hypot(a, b) - PALE) / (FULL - PALE), 0, 1) * (not is_ground)
     turned = np.interp(lightness, *GREYS)
     new = turned + strength * (np.interp(lightness, *STRONG) - turned)
     kept = SOFT + strength * (1 - SOFT)
@@ -55,13 +56,13 @@ def darken_colour(name):
     return "#" + "".join(f"{round(255 * x):02x}" for x in darken(rgb))
 
 
-def darken_image(png):
+def darken_image(png, is_ground=False):
     """Return the twin of a PNG file; what is transparent stays so."""
     image = Image.open(io.BytesIO(png))
     colours = image.mode if image.mode in ("RGB", "RGBA") else "RGBA"
     pixels = np.array(image.convert(colours))
     distinct, index = np.unique(pixels[..., :3].reshape(-1, 3), axis=0, return_inverse=True)
-    pixels[..., :3] = np.round(255 * darken(distinct / 255))[index.ravel()].reshape(*pixels.shape[:2], 3)
+    pixels[..., :3] = np.round(255 * darken(distinct / 255, is_ground))[index.ravel()].reshape(*pixels.shape[:2], 3)
     file = io.BytesIO()
     Image.fromarray(pixels, colours).save(file, format="PNG", optimize=True)
     return file.getvalue()
@@ -71,9 +72,11 @@ def darken_svg(text):
     """Return the twin of an SVG drawing: its colours, and the images in it."""
 
     def encode(match):
-        if 'id="photo"' in match[1] + match[3]:
+        attributes = match[1] + match[3]
+        if 'id="photo"' in attributes:
             return match[0]
-        return match[1] + base64.b64encode(darken_image(base64.b64decode(match[2]))).decode() + match[3]
+        twin = darken_image(base64.b64decode(match[2]), is_ground='id="ground"' in attributes)
+        return match[1] + base64.b64encode(twin).decode() + match[3]
 
     text = re.sub(r'(?<!href=")(?<!url\()#([0-9a-fA-F]{6}|[0-9a-fA-F]{3})\b', lambda m: darken_colour(m[0]), text)
     text = re.sub(r'(<image\b[^>]*?"data:image/png;base64,\s*)([A-Za-z0-9+/=\s]+)("[^>]*>)', encode, text)

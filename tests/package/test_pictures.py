@@ -71,6 +71,12 @@ def test_regions_stay_darker_than_their_points(extension):
         assert luminance(dark.darken(tint)) < 0.5 * luminance(dark.darken(numbers(colour)))
 
 
+def test_letters_can_be_read_on_the_darkest_ground_of_a_text(extension):
+    dark = extension("dark")
+    ground = read_png(dark.darken_image(png(np.uint8(255 * numbers(PALETTE[1]).reshape(1, 1, 3))), is_ground=True))
+    assert contrast(dark.darken_colour(INK), "#" + bytes(ground[0, 0]).hex()) > 4
+
+
 def png(pixels):
     from PIL import Image
 
