@@ -40,6 +40,7 @@ class Example:
     picture: str = ""  # the name of the file that it draws; "" if it draws none: then pictures.py draws one
     note: str = ""  # what is to be said of the run
     command: str = ""  # of caffelite's commands, the one that draws the picture in its place
+    caption: str = ""  # below the picture
     alt: str = ""  # what the picture shows, for people who don't see it
     crop: tuple[float, float, float, float] = WHOLE  # of the picture, on the card: left, top, right, bottom
 
@@ -61,7 +62,7 @@ GROUPS = {
             picture="digits.svg",
             command="digits",
             alt="The images that the net reads wrongly, its loss and accuracy, and its filters",
-            crop=(0, 0, 0.43, 0.6),
+            crop=(0, 0, 0.43, 0.52),
         ),
         Example("digits_mlp", "Digits with Adam, or MNIST", alt="Eight images of digits that the net reads wrongly"),
         Example("xor", "XOR, one example at a time", alt="The output over the plane: high at two corners, low at two"),
@@ -179,7 +180,8 @@ GROUPS = {
         Example(
             "microgpt",
             "microgpt: names, letter by letter",
-            alt="Names, each letter on a ground that is darker if the net did not expect it",
+            caption="The stronger the ground of a letter, the less the net expected it. A dot ends a name.",
+            alt="Names, each letter on a ground that is stronger if the net did not expect it",
         ),
         Example(
             "gpt",
@@ -190,7 +192,9 @@ GROUPS = {
             "is stored, and did not come from the build of this page. The first 64 characters behind the last "
             "epoch are Newton's. He wrote them in the part of the book that the net has not read. The rest is by the "
             "net.",
-            alt="Lines of Newton's Opticks, each character on a ground that is darker if the GPT did not expect it",
+            caption="A part of Newton's *Opticks* that the GPT has not read: the stronger the ground of a character, the "
+            "less the GPT expected it.",
+            alt="Lines of Newton's Opticks, each character on a ground that is stronger if the GPT did not expect it",
         ),
     ],
 }
@@ -310,7 +314,7 @@ def commands(lines):
 def page(example, folder):
     first, rest = read_docstring(example)
     parts = [f"# {example.title}", first, rest]
-    parts.append(f"![{example.alt}]({picture_name(example)})")
+    parts += [f"![{example.alt}]({picture_name(example)})", example.caption]
     if example.command:
         command = f"caffelite {example.command} --output {example.picture}"
         parts.append(f"`{command}` draws the picture. It trains its own net.")
