@@ -192,8 +192,8 @@ GROUPS = {
             "is stored, and did not come from the build of this page. The first 64 characters behind the last "
             "epoch are Newton's. He wrote them in the part of the book that the net has not read. The rest is by the "
             "net.",
-            caption="A part of Newton's *Opticks* that the GPT has not read: the stronger the ground of a character, the "
-            "less the GPT expected it.",
+            caption="A part of Newton's *Opticks* that the GPT has not read. The stronger the ground of a character, "
+            "the less the GPT expected it.",
             alt="Lines of Newton's Opticks, each character on a ground that is stronger if the GPT did not expect it",
         ),
     ],
