@@ -166,21 +166,21 @@ def _rows(boxes: list[Box]) -> list[list[Box]]:
 def _place(rows: list[list[Box]]) -> list[list[Box]]:
     """Set x, from the lowest row up: as near to the mean of where a box's arrows end as its neighbours allow.
 
-    The first input of the first input … of the result is straight above it. The other boxes make room.
+    The first input of the first input … of the result is straight above it. The others are left and right of it in turn.
     """
     spine = rows[0][0]
     ends: dict[Box, list[float]] = {node: [0.0] for node in rows[0]}
     for row in rows:
         mean = {node: sum(ends[node]) / len(ends[node]) for node in row}
-        row.sort(key=mean.__getitem__)
-        i = row.index(spine) if spine in row else 0
-        for side, nodes, edge in ((1, row[i:], -inf), (-1, row[:i][::-1], spine.width / 2 + COLUMN_GAP)):
+        order = sorted(row, key=mean.__getitem__)
+        i = order.index(spine) if spine in order else 0
+        for side, nodes, edge in ((1, order[i:], -inf), (-1, order[:i][::-1], spine.width / 2 + COLUMN_GAP)):
             for node in nodes:
                 node.x = 0.0 if node is spine else side * max(side * mean[node], edge + node.width / 2)
                 edge = side * node.x + node.width / 2 + COLUMN_GAP
         for node in row:
             for port, x in enumerate(node.inputs):
-                ends.setdefault(x, []).append(node.x + port * PORT_GAP)
+                ends.setdefault(x, []).append(node.x + (-port if port % 2 else port) * PORT_GAP)
         spine = spine.inputs[0] if spine.inputs else spine
     return rows
 

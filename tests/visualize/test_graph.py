@@ -234,6 +234,16 @@ def test_functions_that_follow_each_other_are_in_a_straight_line():
     assert len({round((box.left + box.right) / 2) for box in spine}) == 1
 
 
+def test_a_weight_is_left_and_a_bias_right_of_the_input_of_their_layer():
+    drawn, _ = drawing(two_layers())
+    for name, above in (("Linear(2, 100)", "x"), ("Linear(100, 3)", "ReLU()")):
+        (middle,) = [(box.left + box.right) / 2 for box in drawn if box.label == name]
+        (row,) = [box.bottom for box in drawn if box.label == above]
+        sides = {box.label: (box.left + box.right) / 2 < middle for box in drawn if box.bottom == row}
+        assert sides["weight"]
+        assert not sides["bias"]
+
+
 def test_a_tensor_that_is_used_twice_is_drawn_once_with_two_arrows():
     w = tensor(3, name="w")
     drawn, _ = drawing(w * w)

@@ -130,6 +130,13 @@ def test_the_way_back_through_a_box_gives_the_gradient_of_the_box_above(case):
             assert on_the_way == numbers(gradient)
 
 
+def test_the_letters_of_a_small_nets_drawing_are_not_shrunk_to_the_column_of_a_page():
+    svg = cl.trace(small(cl.Linear(2, 2), cl.Tanh(), cl.Linear(2, 1)), [0.5, -1.0], [1.0], cl.MSELoss())
+    (width,) = re.findall(r'<svg[^>]* width="(\d+)"', svg)
+    assert int(width) <= 750
+    assert 'font-size="14"' in svg
+
+
 def test_without_a_target_it_goes_forward_only():
     svg = cl.trace(classifier(), X[0])
     assert "gradient" not in svg
