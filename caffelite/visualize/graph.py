@@ -166,7 +166,7 @@ def _rows(boxes: list[Box]) -> list[list[Box]]:
 def _place(rows: list[list[Box]]) -> list[list[Box]]:
     """Set x, from the lowest row up: as near to the mean of where a box's arrows end as its neighbours allow.
 
-    The first input of the first input … of the result is straight above it. The others are left and right of it in turn.
+    The first input of the first input … of the result is straight above it. The others are left and right of it.
     """
     spine = rows[0][0]
     ends: dict[Box, list[float]] = {node: [0.0] for node in rows[0]}
