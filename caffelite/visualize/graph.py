@@ -229,7 +229,7 @@ def _render(rows: list[list[Box]], legend: Sequence[Piece]) -> SVG:
         height += GAP
     view = f"{left:.1f} {upper} {width:.1f} {height}"
     size = f'width="{width:.0f}" height="{height}" style="{FIT_STYLE}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" class="graph" {size} viewBox="{view}">'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} viewBox="{view}">'
     grey = '<g fill="none" stroke="#808080" stroke-width="1.4" stroke-linejoin="round">'
     dark = '<g font-family="monospace" font-size="14" text-anchor="middle" fill="#222222">'
     return SVG("\n".join([head, grey, *arrows, "</g>", dark, *boxes, "</g>", "</svg>", ""]))
