@@ -79,8 +79,13 @@ class Reference(SphinxDirective):
             )
             return []
         lines = [f".. py:currentmodule:: {module}", "", ".. autosummary::", "   :nosignatures:", ""]
-        lines += [f"   {name}" for name in names]
+        second_names = {name: full_name for name in names if (full_name := find_full_name(module, name)) != name}
+        lines += [f"   {name}" for name in names if name not in second_names]
         for name in names:
+            if name in second_names:
+                lines += ["", f".. py:class:: {name}", "", f"   Another name of :class:`{second_names[name]}`."]
+                lines += ["", "   .. code-block:: pycon", "", *indent_example(f"{module}.{name}", 6)]
+                continue
             lines += ["", f".. {directive_for(module, name)}:: {name}"]
             if name == "Model":  # with what it inherits from Container and BaseModel, which are on no page
                 lines.append("   :inherited-members: Function")
@@ -94,6 +99,16 @@ class Reference(SphinxDirective):
                 if text.endswith(":"):  # what follows in the docstring is not in the table
                     text.parent.replace(text, nodes.Text(f"{text[:-1]}."))
         return parsed
+
+
+def find_full_name(module: str, name: str) -> str:
+    """Return the name that a class has itself. It differs if the given one is a second name of the class."""
+    value = getattr(importlib.import_module(module), name)
+    return value.__name__ if inspect.isclass(value) else name
+
+
+def indent_example(name: str, width: int) -> list[str]:
+    return [f"{' ' * width}{line}" for line in EXAMPLES[name].replace("<BLANKLINE>", "").splitlines()]
 
 
 def directive_for(module: str, name: str) -> str:
@@ -115,8 +130,7 @@ def warn_about_gaps(app, env):
 
 def add_example(app, what, name, value, options, lines):
     if name in EXAMPLES:
-        block = [f"   {line}" for line in EXAMPLES[name].replace("<BLANKLINE>", "").splitlines()]
-        lines += ["", ".. code-block:: pycon", "", *block, ""]
+        lines += ["", ".. code-block:: pycon", "", *indent_example(name, 3), ""]
 
 
 def leave_out(app, what, name, value, skip, options):
