@@ -348,6 +348,7 @@ def wait_for_state(frame, state):
     frame.wait_for_function(f"() => document.querySelector('#state').textContent === '{state}'")
 
 
+@pytest.mark.slow
 def test_jupyterlab_shows_a_training_while_its_cell_runs_and_its_buttons_work(browser, lab, tmp_path):
     cells = [HEAD + "live = cl.live(name='my net')\n" + FIT.format(10**8), "print('the last cell', history.epochs > 5)"]
     with opened_notebook(browser, lab, "live", *cells) as (page, said):
@@ -386,6 +387,7 @@ def test_jupyterlab_shows_a_training_while_its_cell_runs_and_its_buttons_work(br
     page.close()
 
 
+@pytest.mark.slow
 def test_jupyterlab_without_a_thread_for_messages_shows_a_training_and_says_that_buttons_wait(browser, lab):
     options = {"kernels-settings": {"commsOverSubshells": "disabled"}}
     cells = [HEAD + "live = cl.live()\nlive", "stop = lambda epoch, history: __import__('os').path.exists('stop')"]
@@ -403,6 +405,7 @@ def test_jupyterlab_without_a_thread_for_messages_shows_a_training_and_says_that
         assert said == []
 
 
+@pytest.mark.slow
 def test_jupyterlab_plays_the_playground_in_its_theme_while_another_cell_runs(browser, lab):
     cells = ["import caffelite as cl\ncl.playground()", "import time\ntime.sleep(100)"]
     options = {"themes": {"theme": "JupyterLab Dark"}}
