@@ -90,7 +90,7 @@ def check_edit(page):
         page.press("#newvalue", "Enter")
         page.wait_for_function(f"() => document.querySelector('{selector}').textContent.includes('{said}')")
     assert page.inner_text("#value") == "0.250000"
-    page.wait_for_function("() => document.querySelector('#text').textContent.includes('weights that were set by hand')")
+    page.wait_for_function("() => document.querySelector('#text').textContent.includes('weights that were set')")
 
 
 def check_names(page):

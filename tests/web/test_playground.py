@@ -254,8 +254,8 @@ def test_a_weight_that_is_set_by_hand_is_trained_further(frames):
     names = build_objects(setting)
     names["model"][2].weight.data[2, 3] = 0.25
     options = {"loss": names["loss"], "optimizer": names["optimizer"], "batch_size": setting.batch_size}
-    steps = cl.callbacks.Each(3, lambda step, training: kept.append([f.weight.data.copy() for f in names["model"][::2]]))
-    kept = []
+    layers, kept = names["model"][::2], []
+    steps = cl.callbacks.Each(3, lambda step, training: kept.append([f.weight.data.copy() for f in layers]))
     names["model"].fit(names["x"], names["y"], epochs=1, verbose=0, callbacks=[steps], **options)
     for weight, expected in zip(found, kept[0], strict=True):
         np.testing.assert_array_equal(weight, expected)
