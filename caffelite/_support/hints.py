@@ -43,10 +43,9 @@ NAMES = {
     "rand randn randint randperm normal multinomial": "generators of NumPy, such as rng.normal(size=shape)",
     "tril triu": "NumPy's masks: keep np.tril(np.ones((n, n), bool)) in an attribute",
     "autocast mixed_precision bfloat16": 'fit(…, precision="bfloat16")',
-    **{
-        f"{name} load_{name}": f"no such data: sklearn.datasets.load_{name}(return_X_y=True)"
-        for name in ("iris", "wine", "diabetes")
-    },
+    "iris load_iris": "no such data: sklearn.datasets.load_iris(return_X_y=True)",
+    "wine load_wine": "no such data: sklearn.datasets.load_wine(return_X_y=True)",
+    "diabetes load_diabetes": "no such data: sklearn.datasets.load_diabetes(return_X_y=True)",
     "moons make_moons": "cl.datasets.spiral(); scikit-learn has x, y = sklearn.datasets.make_moons(noise=0.1)",
     # Layers
     "Dense": "cl.Linear(in_features, out_features)",
