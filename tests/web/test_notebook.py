@@ -377,7 +377,7 @@ def test_jupyterlab_shows_a_training_while_its_cell_runs_and_its_buttons_work(br
         page.click("text=Kernel >> nth=0")
         page.click("text=Restart Kernel… >> nth=0")
         page.click(".jp-Dialog button:has-text('Restart')")
-        frame.wait_for_selector("#said:has-text('This page keeps what it shows')")
+        frame.wait_for_selector("#said:has-text('This page stays as it is')")
         assert frame.evaluate(loss) == last
         assert said == []
     page = browser.new_page()

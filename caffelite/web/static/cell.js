@@ -2,7 +2,7 @@
 
 const WAITS = "This page waits for the notebook's kernel. If the kernel has ended, run the cell again.";
 const UNHEARD = "The kernel is running a cell. The buttons of this page work again when it has ended.";
-const ENDED = "The notebook's kernel has ended. This page keeps what it shows.";
+const ENDED = "The notebook's kernel has ended. This page stays as it is.";
 
 function render({ model, el }) {
   const frame = document.createElement("iframe");
