@@ -195,8 +195,8 @@ def losses(answer: Any) -> None:
 def best_epoch(answer: Any) -> None:
     """Write `best_epoch(losses, patience)`: stop in time, and return the epoch whose parameters you keep.
 
-    `losses` are the validation losses of epochs 1, 2, 3, …. Training stops after `patience` epochs in a row that are
-    not better than the best one so far. You can't know the losses of the epochs that would come later. Return the
+    `losses` are the validation losses of epochs 1, 2, 3 and so on. Training stops after `patience` epochs in a row that
+    are not better than the best one so far. You can't know the losses of the epochs that would come later. Return the
     number of the best epoch, counted from 1.
     """
     for losses, patience, right in (
