@@ -16,14 +16,10 @@ FORMULAS = {
     "y (1 − y)": r"y\,(1 - y)",
     "1 / (1 − p)": r"1 / (1 - p)",
     "1 − p": r"1 - p",
-    "y[n, o, i] = Σ_c Σ_j x[n, c, i + j] W[o, c, j] + b[o]": (
-        r"y_{n,o,i} = \sum_c \sum_j x_{n,c,i+j}\,W_{o,c,j} + b_o"
-    ),
-    "y[:, o, i] = Σ_c Σ_j x[:, c, i + j] · W[o, c, j] + b[o]": (
-        r"y_{:,o,i} = \sum_c \sum_j x_{:,c,i+j}\,W_{o,c,j} + b_o"
-    ),
+    "y[n, o, i] = Σ_c Σ_j x[n, c, i + j] W[o, c, j] + b[o]": (r"y_{n,o,i} = \sum_{c,j} x_{n,c,i+j}\,W_{o,c,j} + b_o"),
+    "y[:, o, i] = Σ_c Σ_j x[:, c, i + j] · W[o, c, j] + b[o]": (r"y_{:,o,i} = \sum_{c,j} x_{:,c,i+j}\,W_{o,c,j} + b_o"),
     "y[n, o, i, j] = Σ_c Σ_a Σ_b x[n, c, i + a, j + b] W[o, c, a, b] + b[o]": (
-        r"y_{n,o,i,j} = \sum_c \sum_a \sum_b x_{n,c,i+a,j+b}\,W_{o,c,a,b} + b_o"
+        r"y_{n,o,i,j} = \sum_{c,a,b} x_{n,c,i+a,j+b}\,W_{o,c,a,b} + b_o"
     ),
     "y = (x − mean) / √(variance + 1e-5)": r"y = \frac{x - \mathrm{mean}}{\sqrt{\mathrm{variance} + 10^{-5}}}",
     "xhat = (x − mean) / std": r"\hat x = \frac{x - \mathrm{mean}}{\mathrm{std}}",
