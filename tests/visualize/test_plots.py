@@ -424,7 +424,7 @@ def test_pictures_have_one_style_and_leave_the_settings_alone():
         with pytest.raises(ValueError, match="no parameters"):
             plots.weights(cl.ReLU())
         assert dict(plt.rcParams) == before
-    for axes in [axes for figure in figures for axes in everywhere(figure)]:
+    for axes in [axes for figure in figures for axes in (*figure.axes, *everywhere(figure))]:
         assert not any(spine.get_visible() for spine in axes.spines.values())
         assert axes.get_title() == ""
         assert axes.xaxis.label.get_fontsize() == 11
