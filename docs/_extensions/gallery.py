@@ -186,12 +186,12 @@ GROUPS = {
         Example(
             "gpt",
             "A GPT that writes",
-            note="The text is Newton's *Opticks*, 1730, without the marks for italics. It is in the public domain, and "
-            "[Project Gutenberg](https://www.gutenberg.org/ebooks/33504) has it. The command was `python gpt.py "
-            "opticks.txt --steps 5000 --sample 700`, and took 136 s on one core of an AMD EPYC (Zen 5). The output "
-            "is stored, and did not come from the build of this page. The first 64 characters behind the last "
-            "epoch are Newton's. He wrote them in the part of the book that the net has not read. The rest is by the "
-            "net.",
+            note="The text is Newton's *Opticks*, 1730, each paragraph as one line, without the notes and pictures of "
+            "the edition. It is in the public domain, and [Project Gutenberg](https://www.gutenberg.org/ebooks/33504) "
+            "has it. The command was `python gpt.py opticks.txt --steps 5000 --sample 700`, and took 127 s on one core "
+            "of an AMD EPYC (Zen 5). The output is stored, and did not come from the build of this page. The first 64 "
+            "characters after the last epoch are Newton's. He wrote them in the part of the book that the net has not "
+            "read. The rest is by the net.",
             caption="A part of Newton's *Opticks* that the GPT has not read. The stronger the ground of a character, "
             "the less the GPT expected it.",
             alt="Lines of Newton's Opticks, each character on a ground that is stronger if the GPT did not expect it",
@@ -321,7 +321,9 @@ def page(example, folder):
     options = f":language: python\n:caption: examples/{example.name}.py"
     parts.append(f"## The program\n\n```{{literalinclude}} ../../examples/{example.name}.py\n{options}\n```")
     printed = (folder / f"{example.name}.txt").read_text().rstrip()
-    parts += ["## What it prints", example.note, f"````text\n{printed}\n````"]
+    output = f"````text\n{printed}\n````"
+    is_stored = (RUNS / f"{example.name}.txt").exists()
+    parts += ["## What it prints", example.note, f":::{{container}} wrap\n{output}\n:::" if is_stored else output]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
