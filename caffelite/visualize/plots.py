@@ -437,6 +437,7 @@ def _tile_filters(weights: np.ndarray) -> np.ndarray:
 def _draw_image(axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> None:
     """Draw ink on paper that is a shade darker than the figure, or colours (3, height, width) from 0 to 1."""
     if image.ndim == 3:
+        axes.figure.suppressComposite = True  # otherwise an SVG file has one image, and no id
         axes.imshow(np.clip(image, 0, 1).transpose(1, 2, 0), extent=extent, interpolation="nearest", gid="photo")
         return
     ink = image.max()

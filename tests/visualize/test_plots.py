@@ -1,4 +1,5 @@
 import importlib.util
+import io
 import math
 import sys
 
@@ -160,6 +161,9 @@ def test_mistakes_in_colours_are_drawn_with_the_names_of_their_classes(axes):
     plots.mistakes(photos, ["cat", "dog"], ["cat", "cat"], axes=axes)
     assert texts(axes) == ["dog → cat"]
     np.testing.assert_array_equal(axes.images[0].get_array(), photos[1].transpose(1, 2, 0))
+    file = io.StringIO()
+    plots.mistakes(photos, [0, 1], [1, 0]).savefig(file, format="svg")
+    assert file.getvalue().count('id="photo"') == 2  # such images keep their colours on dark pages
     with pytest.raises(ValueError, match="shapes"):
         plots.mistakes(photos[:, :2], [0, 1], [1, 0], axes=axes)
 
