@@ -220,6 +220,9 @@ w = ${f(w0)} − ${f(rate(t - 1))} m̂ / √v̂ = ${f(w)}`;
     showNames();
   };
   field.oninput = () => { chooseName(); drawName(); };
+  cells.onclick = ({ target }) => {
+    if (!target.closest("label")) target.closest("tr").querySelector("input")?.click();
+  };
   cells.onchange = (event) => { chosen = +event.target.value; drawName(); };
   letter.onchange = column.onchange = () => { follow(); drawNumber(); };
   chooseName();

@@ -29,16 +29,18 @@ async function showNet(name, controls, pictures) {
 }
 
 /** Call `step` before each frame, while `place` is in view, until it returns false; and `draw` if anything changed.
- * With a third button, which makes one step, a net that begins again waits for the reader. */
-function play(box, { begin, step, draw, place = box }) {
+ * With a third button, which makes one step, a net that begins again waits for the reader. A net that has learned all
+ * begins again after `pause` milliseconds, if there is a pause. */
+function play(box, { begin, step, draw, place = box, pause = 0 }) {
   const [start, again, one] = box.querySelectorAll(".bar button");
   let runs = !matchMedia("(prefers-reduced-motion: reduce)").matches;
-  let more = true, inView = false, waits = false;
+  let more = true, inView = false, waits = false, timer = null;
   const show = () => {
     draw();
     start.textContent = runs && more ? "Pause" : "Start";
     start.disabled = !more;
     if (one) one.disabled = !more;
+    if (!more && pause && runs) timer ??= setTimeout(restart, pause);
     if (waits || !(runs && more && inView)) return;
     waits = requestAnimationFrame(() => {
       waits = false;
@@ -47,11 +49,14 @@ function play(box, { begin, step, draw, place = box }) {
     });
   };
   const restart = () => {
+    clearTimeout(timer);
+    timer = null;
     begin();
     more = true;
+    show();
   };
   start.onclick = () => { runs = !runs; show(); };
-  again.onclick = () => { runs = !one; restart(); show(); };
+  again.onclick = () => { runs = !one; restart(); };
   if (one) one.onclick = () => { runs = false; more = step(1); show(); };
   new IntersectionObserver(([entry]) => { inView = entry.isIntersecting; show(); }).observe(place);
   new MutationObserver(show).observe(document.body, { attributeFilter: ["data-theme"] });
@@ -59,7 +64,6 @@ function play(box, { begin, step, draw, place = box }) {
   addEventListener("resize", show);
   addEventListener("scroll", () => waits || show(), { passive: true });
   restart();
-  show();
 }
 
 /** Return a function that measures `train`, and one for the text below the buttons. */

@@ -74,5 +74,5 @@
     tell(losses.length, ` · ${right} of ${points.length - seen.length} held-out points right`);
   }
 
-  play(box, { begin: () => { net.init(); losses = []; }, step, draw });
+  play(box, { begin: () => { net.init(); losses = []; }, step, draw, pause: 5000 });
 })();

@@ -246,6 +246,19 @@ def test_the_spiral_learns_pauses_and_begins_again(visit):
     assert start.inner_text() == "Pause"
 
 
+def test_a_spiral_that_is_learned_begins_again_after_a_pause(visit):
+    page = visit("spiral")
+    page.clock.install()
+    page.reload()
+    wait_for(page, "spiral", "Step ")
+    page.clock.run_for(9_000)  # 4,000 steps, 8 before each frame
+    wait_for(page, "spiral", "Step 4,000 ")
+    page.clock.run_for(3_000)
+    wait_for(page, "spiral", "Step 4,000 ")
+    page.clock.run_for(3_000)
+    wait_for(page, "spiral", r"Step [1-9]\\d\\d? ")
+
+
 def test_microgpt_learns_names_and_shows_its_attention_and_one_number(visit):
     page = visit("microgpt", viewport={"width": 1000, "height": 6000})  # all of it is drawn
     page.select_option("[data-net=microgpt] select[aria-label=speed]", "25")
@@ -315,6 +328,8 @@ def test_the_lesson_needs_no_mouse_and_names_its_pictures(visit):
         assert len(shares) == 3
         assert 75 <= sum(shares) <= 100
     assert names[6] == "The value of the number over the steps"
+    page.click(".one-name tbody tr:nth-child(2) td:nth-child(3)")  # a finger may hit any place of a row
+    assert page.inner_text(".one-name b") == "“·m”"
     page.focus("input[type=range]")
     written = page.inner_text("[data-net=microgpt] tr:last-child td")
     page.keyboard.press("ArrowRight")
