@@ -216,8 +216,15 @@ LIVE = """if True:
 """
 
 
-@pytest.mark.parametrize("batches", [False, True])
-@pytest.mark.parametrize("how", ["stop", "Ctrl-C while it is paused"])
+@pytest.mark.parametrize(
+    ("how", "batches"),
+    [
+        ("stop", False),
+        ("Ctrl-C while it is paused", True),
+        pytest.param("stop", True, marks=pytest.mark.slow),
+        pytest.param("Ctrl-C while it is paused", False, marks=pytest.mark.slow),
+    ],
+)
 def test_all_ranks_obey_the_page_of_rank_0(how, batches, monkeypatch):
     page_client = pytest.importorskip("tests.tools.page_client", exc_type=ImportError)
     monkeypatch.setenv("PYTHONHASHSEED", "0")

@@ -95,7 +95,7 @@ def missing_peers(tmp_path):
 # These take five seconds to a minute each.
 LONG = {"autograd.py", "busy.py", "estimators.py", "many.py", "overhead.py", "precision.py", "sparse.py", "steps.py"}
 LONG |= {"convolutions.py", "kernels.py", "live.py", "microgpt.py", "playground.py", "sequences.py", "sources.py"}
-LONG |= {"real_tables.py", "tables.py"}
+LONG |= {"explain.py", "intervals.py", "real_tables.py", "tables.py"}
 POSIX = {"sources.py"}  # it limits its memory, and has files dropped from the system's cache
 MARKS = {script: [posix] * (script in POSIX) for script in SCRIPTS}
 

@@ -52,10 +52,13 @@ def closed_figures():
         sys.modules["matplotlib.pyplot"].close("all")
 
 
+# The guide's comparison with boosted trees takes half a minute, the others a sixth to a quarter.
+LONG = {"guide", "nets", "six-programs", "your-own-data"}
+
+
 @pytest.mark.parametrize(
     "page",
-    # The guide's comparison with boosted trees takes half a minute, the nets a quarter.
-    [pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in ("guide", "nets"))) for page in PAGES],
+    [pytest.param(page, id=page.stem, marks=[pytest.mark.slow] * (page.stem in LONG)) for page in PAGES],
 )
 @pytest.mark.filterwarnings("ignore:FigureCanvasAgg is non-interactive")  # as matplotlib warns if there is a display
 @pytest.mark.usefixtures("restored_threads")
