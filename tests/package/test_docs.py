@@ -1,5 +1,7 @@
 """The pages of docs/ are programs: they run as the site's build runs them, and what they name is there."""
 
+import ast
+import builtins
 import importlib
 import inspect
 import operator
@@ -95,6 +97,31 @@ def test_the_notebook_of_a_page_has_its_programs_and_its_text_without_markup(pag
     for cell in made["cells"]:
         if cell["cell_type"] == "markdown":
             assert not re.search(r"\{\w+\}`|^```+\{|^:::", cell["source"], re.MULTILINE)
+
+
+@pytest.mark.sources
+@pytest.mark.parametrize("solutions", [True, False], ids=["teachers", "students"])
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_notebook_defines_each_name_before_it_is_used(page, solutions, monkeypatch):
+    """A name can come from a cell that notebooks leave out."""
+    pytest.importorskip("nbformat")
+    monkeypatch.syspath_prepend(DOCS / "_extensions")
+    known = {*dir(builtins), "__name__", "__file__"}
+    for cell in importlib.import_module("notebooks").notebook(page, solutions)["cells"]:
+        if cell["cell_type"] == "code":
+            used, defined = find_names(cell["source"])
+            known |= defined
+            assert used <= known, f"{page.name}: {sorted(used - known)} in\n{cell['source']}"
+
+
+def find_names(source):
+    """Return the names that a program uses, and those it defines, in whatever scope."""
+    nodes = list(ast.walk(ast.parse(source)))
+    used = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    named = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.ExceptHandler)}
+    aliases = {(node.asname or node.name).partition(".")[0] for node in nodes if isinstance(node, ast.alias)}
+    return used, stored | named | aliases | {node.arg for node in nodes if isinstance(node, ast.arg)}
 
 
 @pytest.mark.sources
