@@ -26,10 +26,10 @@ STEPS = read_lesson()
 def check_lesson(play):
     """Check what the lesson says. `play(setting, epochs)` returns the history; None if the training diverges."""
 
-    def play_step(number, seconds, **others):
-        given, speed = STEPS[number - 1]
+    def play_step(number, seconds, speed=None, **others):
+        given, own = STEPS[number - 1]
         setting = Setting.from_message({**given, **others})
-        return play(setting, round(seconds * speed / setting.steps))
+        return play(setting, round(seconds * (speed or own) / setting.steps))
 
     def accuracy(*arguments, **others):
         return play_step(*arguments, **others)["accuracy"][-1]
@@ -48,9 +48,12 @@ def check_lesson(play):
     late = play_step(6, 80, seed=3)["accuracy"]
     assert max(late[:1000]) < 0.9 < late[-1] == 1
     assert min(accuracy(6, 2, seed=seed, layers=[5]) for seed in (1, 2, 3, 4)) == 1
-    overfitted, held_back = play_step(7, 4), play_step(8, 4)
-    assert overfitted["loss"][-1] < 0.2
-    assert overfitted["val_loss"][-1] > 1.5 * min(overfitted["val_loss"])
+    slow = play_step(7, 6)["val_loss"]
+    assert 2 < np.argmin(slow) / len(slow) * 6 < 4
+    assert slow[0] > 1.3 * min(slow)
+    overfitted, held_back = play_step(7, 10, speed=300), play_step(8, 10)
+    assert overfitted["loss"][-1] < 0.15 < 0.2 < overfitted["loss"][len(slow)]
+    assert overfitted["val_loss"][-1] > 1.3 * min(overfitted["val_loss"])
     assert held_back["val_loss"][-1] - held_back["loss"][-1] < 0.5 * (
         overfitted["val_loss"][-1] - overfitted["loss"][-1]
     )

@@ -30,13 +30,14 @@ export const STEPS = [
     "before it finds a way out. Press + above the layer until all four learn at once.",
     { ...start, data: "circles", layers: [3], activation: "ReLU", optimizer: "Adam", rate: 0.03, seed: 1 }, 300,
     ["[data-set=seed]", "#columns"], ["guide.html", "How large a net should be"]],
-  ["Noise", "These moons overlap, so no net can get all points right. Watch the two curves. The training loss keeps falling. " +
-    "The test loss falls first, and then rises: the net memorises the noise. This is overfitting.",
-    { ...start, data: "moons", noise: 0.5, points: 150, split: 0.5, layers: [16, 16], activation: "ReLU", optimizer: "Adam", rate: 0.03 }, 300,
-    ["#curves"], ["generalization.html", "When to stop"]],
+  ["Noise", "These moons overlap, so no net can get all points right. Watch the two curves. Both fall at first. After " +
+    "about three seconds, the test loss turns. Now choose 300 under Speed, and wait ten seconds: the training loss keeps " +
+    "falling, and the test loss rises. The net memorises the noise. This is overfitting.",
+    { ...start, data: "moons", noise: 0.5, points: 150, split: 0.5, layers: [16, 16], activation: "ReLU", optimizer: "Adam", rate: 0.003 }, 30,
+    ["#curves", "#speed"], ["generalization.html#two-curves", "When to stop"]],
   ["Against overfitting", "Here weight decay and dropout hold the same net back. Weight decay pulls all weights towards 0. " +
     "Dropout switches units off at random. The border becomes smoother, and the two losses stay closer. Turn each one off, and compare.",
-    { ...start, data: "moons", noise: 0.5, points: 150, split: 0.5, layers: [16, 16], activation: "ReLU", optimizer: "AdamW", rate: 0.03, decay: 0.1, dropout: 0.3 }, 300,
+    { ...start, data: "moons", noise: 0.5, points: 150, split: 0.5, layers: [16, 16], activation: "ReLU", optimizer: "AdamW", rate: 0.003, decay: 0.1, dropout: 0.3 }, 300,
     ["[data-set=decay]", "[data-set=dropout]"], ["guide.html", "What helps against overfitting"]],
   ["The optimizer", "The optimizer turns gradients into steps. SGD goes straight down the slope. Momentum keeps some of its " +
     "speed. Adam picks a step size for every weight. Try each of the three, and compare their losses after five seconds.",
