@@ -34,7 +34,7 @@ EXERCISES: dict[str, Exercise] = {
     for exercise in vars(module).values()
     if isinstance(exercise, Exercise)
 }
-_solved: set[str] = set()  # in this session; nothing is written to a file
+_solved: dict[str, Verdict] = {}  # in this session, the last one at the end; nothing is written to a file
 
 
 def _find(name: str) -> Exercise:
@@ -82,19 +82,24 @@ def check(name: str, answer: Any) -> Verdict:
     """
     verdict = _find(name).judge(answer)
     if verdict:
-        _solved.add(name)
+        _solved.pop(name, None)
+        _solved[name] = verdict
     return verdict
 
 
 def progress() -> Text:
     """Return how many exercises you have solved in this session, "6 of 33", and which one comes next.
 
-    Nothing is kept in a file. After a restart, run the cells or the file with your answers again.
+    It is the one after the last that you have solved, in its section if there is one. Nothing is kept in a file. After
+    a restart, run the cells or the file with your answers again.
     """
     lines = [f"{len(_solved)} of {len(EXERCISES)}"]
     unsolved = [exercise for exercise in EXERCISES.values() if exercise.name not in _solved]
     if unsolved:
         minutes = sum(exercise.minutes for exercise in unsolved)
         lines[0] += f", and about {minutes / 60:.1f} hours to go"
-        lines.append(f"Next: {unsolved[0].name} ({unsolved[0].effort}). {unsolved[0].title}")
+        names, last = list(EXERCISES), next(reversed(_solved), "relu")
+        section = next(vars(module) for module in _MODULES if last in vars(module))
+        following = min(unsolved, key=lambda e: (e.name not in section, names.index(e.name) < names.index(last)))
+        lines.append(f"Next: {following.name} ({following.effort}). {following.title}")
     return Text("\n".join(lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -85,7 +86,7 @@ def curves(answer: Any) -> None:
     }
     check_choices(answer, right, ", ".join(right.values()), reasons)
     stop = answer.get("stop")
-    if stop not in EPOCHS:
+    if not isinstance(stop, Real) or stop not in EPOCHS:  # an array has no single answer to `in`
         raise Wrong(f"'stop' is {describe(stop)}; it should be one of the epochs {', '.join(map(str, EPOCHS))}.")
     if stop != 20:
         late = "after it, the net only memorizes" if stop > 20 else "until then, it still gets better on new images"
@@ -204,6 +205,7 @@ def best_epoch(answer: Any) -> None:
         ([0.9, 0.7, 0.8, 0.75, 0.72, 0.71, 0.2], 4, 2),
         ([3.0, 2.0, 1.0], 5, 3),
         ([1.0, 1.0, 1.0, 0.5], 2, 1),
+        ([0.9, 1.0, 0.8, 0.9, 0.7, 0.8, 0.6], 2, 7),
     ):
         what = f"best_epoch({losses}, {patience})"
         stops = next((i for i in range(len(losses)) if i + 1 - right >= patience), len(losses) - 1) + 1
@@ -212,6 +214,8 @@ def best_epoch(answer: Any) -> None:
             (int(np.argmin(losses)) + 1, "training has stopped before that epoch, so you can't know its loss."),
             (stops, "in this epoch the training stops. Keep the parameters of the best one before it."),
         ]
+        if right == 7:
+            mistakes.append((3, "patience counts epochs in a row: count from 0 again after each better one."))
         check_equal(what, call_answer(what, answer, losses, patience), right, [m for m in mistakes if m[0] != right])
 
 

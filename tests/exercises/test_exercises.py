@@ -310,6 +310,18 @@ def best_epoch_of_all(losses, patience):
     return int(np.argmin(losses)) + 1
 
 
+def best_epoch_of_counter(losses, patience):
+    best, worse = 0, 0
+    for epoch in range(1, len(losses)):
+        if losses[epoch] < losses[best]:
+            best = epoch
+        else:
+            worse += 1
+        if worse >= patience:
+            break
+    return best + 1
+
+
 def last_epoch(losses, patience):
     for epoch in range(1, len(losses) + 1):
         if epoch - 1 - int(np.argmin(losses[:epoch])) >= patience:
@@ -462,6 +474,7 @@ WRONG = [
     ("curves", choices("curves", D="rate too low"), "its steps are too large"),
     ("curves", choices("curves", A="good"), "'A' is 'good'; choose one of fine, overfits"),
     ("curves", choices("curves", stop=80), "after it, the net only memorizes"),
+    ("curves", choices("curves", stop=np.array([20, 40])), "'stop' is array([20, 40]); it should be one of"),
     ("curves", choices("curves", stop=10), "until then, it still gets better"),
     ("curves", {"A": "fine"}, "has no key 'B'"),
     ("ten_percent", choices("ten_percent", A="rate too low"), "Here the gradient itself is 0"),
@@ -473,6 +486,7 @@ WRONG = [
     ("losses", choices("losses", parcel="GaussianLoss"), "the late side is much longer"),
     ("best_epoch", best_epoch_of_all, "training has stopped before that epoch"),
     ("best_epoch", lambda losses, n: RIGHT["best_epoch"](losses, n) - 1, "Python counts from 0"),
+    ("best_epoch", best_epoch_of_counter, "count from 0 again after each better one"),
     ("best_epoch", last_epoch, "in this epoch the training stops"),
     ("split", split_and(lambda rows, train, x: rows), "x_train is not right: it isn't scaled"),
     ("split", split_and(lambda rows, train, x: standardize(rows, x)), "That's a data leak"),
@@ -732,7 +746,7 @@ def test_a_product_whose_shapes_do_not_fit_is_explained_in_words():
 
 
 def test_progress_counts_the_right_answers_of_the_session_and_names_the_next_exercise(monkeypatch):
-    monkeypatch.setattr(cl.exercises, "_solved", set())
+    monkeypatch.setattr(cl.exercises, "_solved", {})
     assert cl.exercises.progress().startswith(f"0 of {len(EXERCISES)}, and about ")
     assert "\nNext: relu (easy, 3 minutes). relu(x): replace" in cl.exercises.progress()
     for name in ("relu", "mse", "relu"):
@@ -740,7 +754,16 @@ def test_progress_counts_the_right_answers_of_the_session_and_names_the_next_exe
     cl.exercises.check("softmax", None)
     assert cl.exercises.progress().startswith(f"2 of {len(EXERCISES)}, ")
     assert "\nNext: slope (easy, 5 minutes)." in cl.exercises.progress()
-    monkeypatch.setattr(cl.exercises, "_solved", set(EXERCISES))
+    for name, following in (
+        ("curves", "ten_percent"),
+        ("best_epoch", "split"),
+        ("read_digits", "ten_percent"),  # nothing comes later in this section
+        ("relu", "slope"),
+    ):
+        cl.exercises._solved.pop(name, None)
+        cl.exercises._solved[name] = True
+        assert f"\nNext: {following} (" in cl.exercises.progress()
+    monkeypatch.setattr(cl.exercises, "_solved", dict.fromkeys(EXERCISES))
     assert cl.exercises.progress() == f"{len(EXERCISES)} of {len(EXERCISES)}"
 
 
