@@ -1,7 +1,8 @@
 """Each page with programs is also a notebook to download. It is written to docs/_notebooks/ before the pages are read.
 
 A notebook has the page's programs and its text in plain Markdown: links to pages with programs lead to their
-notebooks, links by name become names, included files become code, and exercises their text. A button at the top of the
+notebooks, links by name become names, those to the playground its command, included files become code, and exercises
+their text. A button at the top of the
 page leads to it, and `all.zip` has all of them. In `students.zip`, the signatures of the functions and classes, or an
 empty cell, are in place of each solution.
 tests/tools/classroom.py makes both kinds, without Sphinx.
@@ -131,10 +132,17 @@ def link(text, name):
     return f"[{text}]({name}.ipynb)" if page.exists() and "```{code-cell}" in page.read_text() else f"*{text}*"
 
 
+def name_playground(match):
+    """Return a link to the playground as words, with the command and the step of the lesson that they lead to."""
+    words, step = match.groups()
+    return f"*{words}* (`caffelite playground`{f', step {step}' if step else ''})"
+
+
 def add(notebook, text):
     text = re.sub(r"\{download\}`[^`]*`", "", text)
     text = re.sub(r"\{doc\}`([\w-]+)`", lambda match: link(title(match[1]), match[1]), text)
     text = re.sub(r"(?<!!)\[([^\]]+)\]\(([\w-]+)\.md[^)]*\)", lambda match: link(*match.groups()), text)
+    text = re.sub(r"\{playground\}`([^`<]*?)(?:\s*<(\d+)>)?`", name_playground, text)
     text = re.sub(r"\{\w+\}`~?([^`<]*?)(?:\s*<[^>`]*>)?`", r"*\1*", text)  # links by name
     text = re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|[\w-]+\.ipynb\))[^)]*\)", r"*\1*", text)
     text = re.sub(r"^\([\w-]+\)=\n|^:+(\{.*\}.*)?\n", "", text, flags=re.MULTILINE).strip()

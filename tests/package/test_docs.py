@@ -134,6 +134,9 @@ def test_a_notebook_leads_to_other_notebooks_and_only_names_other_pages(monkeypa
     assert "[A user's guide](guide.ipynb)" in text
     assert "*Install and run*" in text
     assert not re.search(r"\]\([^)]*\.md", text)
+    made = importlib.import_module("notebooks").notebook(DOCS / "generalization.md")
+    text = " ".join(cell["source"] for cell in made["cells"] if cell["cell_type"] == "markdown")
+    assert "*watch a net memorize noise* (`caffelite playground`, step 7),\nand then *hold it back*" in text
 
 
 def columns(page):

@@ -188,6 +188,9 @@ def test_a_classroom_has_notebooks_without_solutions_and_the_solutions_apart(bui
     assert {path.stem for path in (tmp_path / "solutions").iterdir()} == lessons
     mentioned = re.findall(r"`([\w-]+)\.ipynb`", classroom.README)
     assert set(mentioned) <= names
+    site = re.findall(r"`site/([\w-]+)\.html`", classroom.README)
+    assert "lesson-plans" in site
+    assert all((ROOT / "docs" / f"{name}.md").exists() for name in site)
     exercises = nbformat.read(tmp_path / "notebooks" / "exercises.ipynb", 4).cells
     sources = [cell.source for cell in exercises]
     assert '# your answer\ndef relu(x):\n    ...\n\n\ncl.exercises.check("relu", relu)' in sources
