@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -86,7 +85,7 @@ def curves(answer: Any) -> None:
     }
     check_choices(answer, right, ", ".join(right.values()), reasons)
     stop = answer.get("stop")
-    if not isinstance(stop, Real) or stop not in EPOCHS:  # an array has no single answer to `in`
+    if isinstance(stop, np.ndarray) or stop not in EPOCHS:  # an array has no single answer to `in`
         raise Wrong(f"'stop' is {describe(stop)}; it should be one of the epochs {', '.join(map(str, EPOCHS))}.")
     if stop != 20:
         late = "after it, the net only memorizes" if stop > 20 else "until then, it still gets better on new images"

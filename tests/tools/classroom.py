@@ -63,8 +63,8 @@ If pip says `from versions: none`, your `python3 --version` or `uname -m` is not
 - `solutions/`: the same notebooks with solutions. Teachers may want to delete this folder before they copy the rest.
   The pages of `site/` have the solutions, too, closed.
 - `programs/`: examples, such as `env/bin/python programs/xor.py`, and `textbook.py`, a framework in NumPy.
-- `site/index.html`: the documentation{site}. For teachers, `site/lesson-plans.html` has a plan for each lesson, and a quiz
-  with answers for the first day and the last. `site/_static/playground/index.html` is the playground.
+- `site/index.html`: the documentation{site}. For teachers, `site/lesson-plans.html` has a plan for each lesson, and
+  quizzes with answers for the first day and the last. `site/_static/playground/index.html` is the playground.
 
 If many users share one machine, set CAFFELITE_NUM_THREADS=1 for each: then trainings do not wait for each other.
 
