@@ -139,6 +139,17 @@ def test_a_notebook_leads_to_other_notebooks_and_only_names_other_pages(monkeypa
     assert "*watch a net memorize noise* (`caffelite playground`, step 7),\nand then *hold it back*" in text
 
 
+@pytest.mark.sources
+def test_the_lesson_in_the_playground_leads_to_pages_and_headings():
+    script = (Path(cl.__file__).parent / "web" / "static" / "lesson.js").read_text(encoding="utf-8")
+    links = re.findall(r'\["([\w-]+)\.html(?:#([\w-]+))?", "', script)
+    assert len(links) == 11
+    assert ("generalization", "two-curves") in links
+    for name, anchor in links:
+        headings = re.findall(r"^#+ (.*)$", (DOCS / f"{name}.md").read_text(encoding="utf-8"), re.MULTILINE)
+        assert not anchor or anchor in [heading.lower().replace(" ", "-") for heading in headings]
+
+
 def columns(page):
     """Return the programs that stand side by side, by whose they are."""
     programs = {}
