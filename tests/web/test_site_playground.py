@@ -255,6 +255,9 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.click("#play")
     has("#play", "Play")
+    page.press("#followto", "Enter")
+    has("#touching", "reads it")
+    page.wait_for_selector("#weightkernels")
     page.click("#data [data-name=circles]")
     page.select_option("[data-set=activation]", "none")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 8 2'")
@@ -280,6 +283,7 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     gradients = [float(page.inner_text(f"#{name}").replace("−", "-")) for name in ("gradient", "difference")]
     assert gradients[0] == pytest.approx(gradients[1], rel=0.01, abs=1e-6)
     check_edit(page)
+    assert page.is_hidden("#weightkernels")
     has("#kernelnote", "These are the kernels of another net, 2-8-8-3 with ReLU and Adam")
     page.click("#tab-program")
     page.wait_for_selector("#kernels tr")

@@ -29,8 +29,9 @@ export function showKernels(message, showLoop) {
   markCurrent();
 }
 
-/** The kernels that read or write the number that is followed. */
+/** The kernels that read or write the number that is followed. A net that is not recorded has none. */
 export function showWeightKernels(touching, showLoop) {
+  $("weightkernels").classList.toggle("hidden", !touching?.length);
   $("touching").replaceChildren(...(touching ?? []).map((kernel) => {
     const lines = kernel.callers.map(({ file, line, text: code }) => make("div", {}, make("code", {}, code), ` ${file}:${line}`));
     const time = cell(kernel.microseconds.toFixed(2), "number");
