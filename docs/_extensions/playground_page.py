@@ -27,6 +27,7 @@ ENGINE = Path(__file__).parents[1] / "_playground"
 PAGE = Path(cl.__file__).parent / "web" / "static"
 FOLDER = "_static/playground"
 FILES = ("style.css", "playground.css", "icon.svg")  # that the page has beside its script
+HOME = '<a class="home" href="../../index.html"><img src="icon.svg" alt="" width="22" height="22">caffelite</a> '
 COMMENT = re.compile(r"^ *(//.*|/\*\*.*\*/)\n", re.MULTILINE)  # a line of its own: a tenth of the bytes of the script
 
 
@@ -35,7 +36,7 @@ def write_page(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     html = (PAGE / "playground.html").read_text(encoding="utf-8").replace("/static/", "")
     html = html.replace('<script type="module"', "<script defer")
-    html = html.replace('class="playground"', 'class="playground site"')
+    html = html.replace('class="playground"', 'class="playground site"').replace("<h1>", f"{HOME}<h1>")
     (folder / "index.html").write_text(html, encoding="utf-8")
     for name in FILES:
         (folder / name).write_bytes((PAGE / name).read_bytes())

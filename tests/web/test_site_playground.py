@@ -291,6 +291,9 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     has("#looptitle", "The loop of ")
     assert page.is_hidden("#kernel")
     assert page.is_hidden("#csv")
+    links = page.eval_on_selector_all("a[href^='../../']", "(links) => links.map((a) => [a.innerText, a.href])")
+    top = site.parents[1].as_uri()
+    assert links[:2] == [["caffelite", f"{top}/index.html"], ["install caffelite", f"{top}/running.html"]]
 
     page.goto("about:blank")
     page.goto(f"{address}#lesson=6")
