@@ -664,7 +664,7 @@ def test_the_page_works_in_a_browser(width, scheme, browser, program):
     )
     for up in range(5, int(height), 4):  # until there is a link
         page.click("#graph", position={"x": across / 4, "y": up})
-        if "Click to follow" in page.inner_text("#pointed"):
+        if "Click or tap to follow" in page.inner_text("#pointed"):
             break
     page.wait_for_selector("#follow:not(.hidden)")
     gradients = [float(page.inner_text(f"#{name}").replace("−", "-")) for name in ("gradient", "difference")]

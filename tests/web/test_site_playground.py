@@ -328,6 +328,44 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     context.close()
 
 
+@pytest.fixture
+def phone(browser, site):
+    """Yield the page on a phone, paused."""
+    context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
+    page = context.new_page()
+    page.goto((site / "index.html").as_uri())
+    page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 20")
+    page.tap("#play")
+    page.wait_for_selector("#play:text-is('Play')")
+    yield page
+    context.close()
+
+
+def tap_net(page, across, down):
+    """Tap the net at a part of its width, and at pixels from its middle."""
+    page.locator("#graph").scroll_into_view_if_needed()
+    box = page.locator("#graph").bounding_box()
+    page.touchscreen.tap(box["x"] + across * box["width"], box["y"] + box["height"] / 2 + down)
+
+
+def is_in_view(page, selector):
+    box = page.locator(selector).bounding_box()
+    return box["y"] >= 0 and box["y"] + box["height"] <= 844
+
+
+def test_a_tap_shows_a_unit_large_until_the_next(phone):
+    width = phone.evaluate("document.querySelector('#graph').clientWidth")
+    across = (44 + (width - 88) / 3) / width  # of the first hidden layer
+    height = phone.locator("#output").bounding_box()["height"]
+    for down, words in ((22, "Unit 5 of layer 1"), (-22, "Unit 4 of layer 1")):
+        tap_net(phone, across, down)
+        phone.wait_for_selector(f"#outputtitle:text('{words}')")
+        assert is_in_view(phone, "#regions")
+        assert phone.locator("#output").bounding_box()["height"] == pytest.approx(height, abs=1)
+    tap_net(phone, across, -22)
+    phone.wait_for_selector("#outputtitle:text-is('What the net predicts')")
+
+
 def test_the_page_is_small(site):
     names = ("index.html", "playground.js", "playground.css", "style.css", "icon.svg")
     assert sum([len(gzip.compress((site / name).read_bytes())) for name in names]) < 60_000

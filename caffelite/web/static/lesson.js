@@ -17,7 +17,7 @@ export const STEPS = [
     { ...start, data: "xor", rate: 0.1 }, 300, [], ["first-net.html", "Your first net"]],
   ["A hidden layer", "Now there is a layer of four units between inputs and outputs. Each unit is a neuron with a ReLU, which " +
     "turns numbers below 0 into 0. So each unit bends the plane along a line of its own, and the outputs combine the bends. " +
-    "Watch the small pictures while the net learns, and point at one to see it large.",
+    "Watch the small pictures while the net learns, and point at one, or tap it, to see it large.",
     { ...start, data: "xor", layers: [4], activation: "ReLU", optimizer: "Adam", rate: 0.03, seed: 11 }, 30, ["#graph"],
     ["first-net.html", "Your first net"]],
   ["Without an activation", "This net has a hidden layer but no activation. Then all its layers together still make a straight line, and " +
@@ -44,7 +44,7 @@ export const STEPS = [
     { ...start, data: "spiral", noise: 0.1, layers: [8, 8], activation: "ReLU", optimizer: "SGD", rate: 0.03 }, 300,
     ["[data-set=optimizer]"], ["guide.html", "How to choose an optimizer"]],
   ["The spiral", "Three arms, two hidden layers. The first layer bends the plane along lines, and the second bends it again. " +
-    "Over to you: which is the smallest net that learns the spiral? Click a link to follow one weight, down to its machine instructions.",
+    "Over to you: which is the smallest net that learns the spiral? Click or tap a link to follow one weight, down to its machine instructions.",
     { ...start, data: "spiral", noise: 0.1, layers: [16, 16], activation: "ReLU", optimizer: "Adam", rate: 0.01 }, 300, [],
     ["first-net.html", "The same spiral in Python"]],
   ["Names", "This net reads a name letter by letter, and says which letter comes next. Its second layer is recurrent: it remembers " +

@@ -50,21 +50,26 @@ export function unitWords(config, frame, layer, j) {
 export class Net {
   /**
    * `change(layers)` is called with other layers, `follow(place)` with a weight, `point(words)` with what is pointed at,
-   * and `show(place)` with the hidden unit that is pointed at, or null.
+   * and `show(place)` with the hidden unit that is pointed at or tapped, or null.
    */
   constructor(canvas, columns, { change, follow, point, show }) {
     Object.assign(this, { canvas, host: columns, change, follow, point, show, links: [], config: null, layout: null, unit: null });
     canvas.onpointermove = (event) => {
       const place = this.weightAt(event);
       canvas.style.cursor = place ? "pointer" : "";
-      const words = this.config.picture === "text" ? "" : " Click to follow it.";
+      const words = this.config.picture === "text" ? "" : " Click or tap to follow it.";
       if (place) point(`${weightName(this.config, ...place)} is ${this.value(place).toFixed(4)}.${words}`);
-      this.showUnit(this.unitAt(event));
+      if (event.pointerType !== "touch") this.showUnit(this.unitAt(event));
     };
-    canvas.onpointerleave = canvas.onblur = () => this.showUnit(null);
+    canvas.onpointerleave = canvas.onblur = ({ pointerType }) => {
+      if (pointerType !== "touch") this.showUnit(null);
+    };
+    let isTouch = false; // a tap on a unit shows it until the next tap
+    canvas.onpointerdown = ({ pointerType }) => { isTouch = pointerType === "touch"; };
     canvas.onclick = (event) => {
-      const place = this.weightAt(event);
-      if (place && this.config.picture !== "text") follow(place);
+      const place = this.weightAt(event), unit = isTouch && this.unitAt(event);
+      if (unit) this.showUnit(String(unit) === String(this.unit) ? null : unit);
+      else if (place && this.config.picture !== "text") follow(place);
     };
     canvas.onkeydown = (event) => this.moveUnit(event);
   }

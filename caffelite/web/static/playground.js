@@ -15,7 +15,7 @@ const SPEEDS = [["1 step a second", 1], ["5", 5], ["30", 30], ["300", 300], ["as
 const LONGEST = 2 ** 20; // bytes of a message to the server
 const TABS = ["program", "code"];
 const MEANINGS = {
-  plane: "Each unit shows its output over the plane: orange is above 0, blue below. Point at one to see it large. A unit that is crossed out is dead: its output is 0 everywhere.",
+  plane: "Each unit shows its output over the plane: orange is above 0, blue below. Point at one, or tap it, to see it large. A unit that is crossed out is dead: its output is 0 everywhere.",
   image: "The units of the first layer show their weights: orange is above 0, blue below. The others have a bar for each class: their mean output over the images of that class.",
   text: "The first layer is an embedding: it turns each letter into a few numbers. Layers with ↻ are recurrent: their units also hear what the whole layer said one letter earlier. Each unit shows its output after every letter that you typed: orange is above 0, blue below. On the right, the more a letter is filled, the more likely it comes next.",
   bars: "Each unit has a bar for each class: its mean output over the rows of that class. If the target is a number, the rows are sorted by it and cut into eight parts, with a bar for each.",
@@ -275,6 +275,8 @@ const net = new Net($("graph"), $("columns"), {
   point: (words) => { $("pointed").textContent = words; },
   show: (place) => {
     unit = place;
+    $("output").style.minHeight = place && `${$("output").offsetHeight}px`; // the picture may leave it, on a phone
+    document.body.classList.toggle("large", place !== null);
     requestDraw();
   },
 });
@@ -296,7 +298,7 @@ function draw() {
     showNumbers();
   }
   if (kernelStep !== frame.step) forgetKernel();
-  if (unit && !(unit[1] < frame.units[unit[0]]?.shape[0])) unit = null; // the net has become smaller
+  if (unit && !(unit[1] < frame.units[unit[0]]?.shape[0])) net.showUnit(null); // the net has become smaller
   const isText = config.picture === "text", words = isText ? "What the net writes" : "What the net predicts";
   $("outputtitle").textContent = unit ? unitWords(config, frame, ...unit) : words;
   if (!isText && $("regions").height !== $("regions").width) $("regions").height = $("regions").width;
