@@ -366,6 +366,21 @@ def test_a_tap_shows_a_unit_large_until_the_next(phone):
     phone.wait_for_selector("#outputtitle:text-is('What the net predicts')")
 
 
+def test_fingers_hit_what_they_aim_at(phone):
+    phone.evaluate("document.querySelector('#rest').open = true")
+    boxes = [box for each in phone.locator(":is(button, select, input:not([type=checkbox])):visible").all()
+             if (box := each.bounding_box())["width"] > 1]  # fmt: skip
+    assert len(boxes) > 40
+    assert min([box["height"] for box in boxes]) >= 40
+    layer = [box.bounding_box() for box in phone.locator("#columns > div:first-child button").all()]
+    assert min([box["width"] for box in layer]) >= 40
+    ends = [box["y"] + box["height"] for box in layer]
+    assert all([below["y"] >= end + 6 for below, end in zip(layer[1:], ends[:-1], strict=True)])
+    assert layer[3]["y"] >= ends[2] + 12  # × is apart from +
+    graph = phone.locator("#graph").bounding_box()
+    assert ends[3] <= graph["y"]
+
+
 def test_the_page_is_small(site):
     names = ("index.html", "playground.js", "playground.css", "style.css", "icon.svg")
     assert sum([len(gzip.compress((site / name).read_bytes())) for name in names]) < 60_000

@@ -10,7 +10,7 @@ const UNIT = 34, TALL = 44; // pixels of a unit, and of its place, if there are 
 const GAP = TALL - UNIT, MIN_UNIT = 14, MAX_HEIGHT = 540; // pixels between two units, of the smallest unit, and of a net of many units
 const MAX_INPUTS = 16; // that are drawn one by one
 const MIN_GAP = 66; // pixels between two layers
-const WIDE = 112; // pixels of a layer, for its buttons to be side by side
+const WIDE = matchMedia("(pointer: coarse)").matches ? 240 : 112; // pixels of a layer, for its buttons to be side by side
 const MAX_DISTANCE = 9; // pixels between the pointer and a link
 
 /** Where units are, for a drawing of this width. Many inputs are one box. */
