@@ -568,6 +568,11 @@ def test_a_step_of_the_lesson_sets_itself_up_above_the_net_and_fits_on_a_project
     page.wait_for_function("() => document.querySelector('#parameters').textContent.includes('123')")
     page.click("#take")
     page.wait_for_function("() => document.querySelector('#parameters').textContent === '· 3 parameters'")
+    again, after = (page.locator(f"#{name}") for name in ("take", "after"))
+    assert [again.inner_text(), after.inner_text()] == ["Start again", "Next ›"]
+    main = "document.querySelector('#lesson button.main').id"
+    assert page.evaluate(main) == "after"
+    assert again.bounding_box()["height"] < 24
     assert page.input_value("#speed") == "30"
     for number in range(1, 12):
         assert f"{number} of 11" in page.inner_text("#lessontitle")

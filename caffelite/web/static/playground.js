@@ -414,7 +414,7 @@ function takeStep(number) {
   for (const id of ["before", "after", "lessontext"]) $(id).classList.remove("hidden");
   $("lessonlink").classList.toggle("hidden", !pages);
   $("lessonlink").replaceChildren("Read on: ", make("a", { href: `${pages}${page}` }, linkWords));
-  $("take").classList.remove("main");
+  $("take").className = "link small";
   $("before").disabled = number === 0;
   $("after").disabled = number === STEPS.length - 1;
   ask({ ask: "pause" });
@@ -438,7 +438,7 @@ function leaveLesson() {
   stopPulse();
   $("lessontitle").textContent = LESSON;
   $("take").textContent = "Begin";
-  $("take").classList.add("main");
+  $("take").className = "main";
   for (const id of ["before", "after", "lessontext", "lessonlink"]) $(id).classList.add("hidden");
 }
 $("before").onclick = () => takeStep(lesson - 1);
