@@ -381,6 +381,24 @@ def test_fingers_hit_what_they_aim_at(phone):
     assert ends[3] <= graph["y"]
 
 
+def test_a_step_of_the_lesson_leads_to_what_is_out_of_view(phone):
+    tops = [phone.locator(f"#{name}").bounding_box()["y"] for name in ("lesson", "output", "net", "choose", "below")]
+    assert tops == sorted(tops)
+    phone.tap("#take")
+    for _ in range(5):
+        phone.tap("#after")
+    phone.wait_for_selector("#lessontitle:text('6 of 11')")
+    assert phone.locator("#lessonplaces button").all_inner_texts() == ["↓ Seed", "↓ The layers"]
+    for name, place in (("↓ Seed", "[data-set=seed]"), ("↓ The layers", "#columns")):
+        assert not is_in_view(phone, place)
+        phone.tap(f"#lessonplaces button:text-is('{name}')")
+        phone.wait_for_selector(f"{place}.pulse")
+        assert is_in_view(phone, place)
+        phone.evaluate("scrollTo(0, 0)")
+    phone.tap("#before")
+    assert phone.locator("#lessonplaces button").all_inner_texts() == ["↓ Features"]
+
+
 def test_the_page_is_small(site):
     names = ("index.html", "playground.js", "playground.css", "style.css", "icon.svg")
     assert sum([len(gzip.compress((site / name).read_bytes())) for name in names]) < 60_000

@@ -411,7 +411,7 @@ function takeStep(number) {
   $("lessontitle").textContent = `${number + 1} of ${STEPS.length}: ${title}`;
   $("lessontext").textContent = words;
   $("take").textContent = "Start again";
-  for (const id of ["before", "after", "lessontext"]) $(id).classList.remove("hidden");
+  for (const id of ["before", "after", "lessontext", "lessonplaces"]) $(id).classList.remove("hidden");
   $("lessonlink").classList.toggle("hidden", !pages);
   $("lessonlink").replaceChildren("Read on: ", make("a", { href: `${pages}${page}` }, linkWords));
   $("take").className = "link small";
@@ -420,12 +420,23 @@ function takeStep(number) {
   ask({ ask: "pause" });
   change({ ...setting, features: ["x₁", "x₂"] });
   stopPulse();
-  for (const control of controls) {
+  $("lessonplaces").replaceChildren(...controls.flatMap((control) => {
     const element = document.querySelector(control);
     element.closest("details")?.setAttribute("open", "");
     element.classList.add("pulse");
-  }
+    const { top, bottom } = element.getBoundingClientRect(), name = PLACES[control] ?? element.closest("label").firstChild.data;
+    return top > 0 && bottom < innerHeight ? [] : make("button", { className: "link", onclick: () => showPlace(element) }, `↓ ${name}`);
+  }));
   begin(speed);
+}
+
+const PLACES = { "#graph": "The net", "#columns": "The layers", "#featurelist": "Features", "#curves": "The losses" }; // without a label
+
+/** Go to a control that the lesson names, which was out of view, and let it pulse again. */
+function showPlace(element) {
+  element.scrollIntoView({ block: "center" });
+  element.classList.remove("pulse");
+  requestAnimationFrame(() => element.classList.add("pulse"));
 }
 
 function stopPulse() {
@@ -439,7 +450,7 @@ function leaveLesson() {
   $("lessontitle").textContent = LESSON;
   $("take").textContent = "Begin";
   $("take").className = "main";
-  for (const id of ["before", "after", "lessontext", "lessonlink"]) $(id).classList.add("hidden");
+  for (const id of ["before", "after", "lessontext", "lessonplaces", "lessonlink"]) $(id).classList.add("hidden");
 }
 $("before").onclick = () => takeStep(lesson - 1);
 $("after").onclick = () => takeStep(lesson + 1);
