@@ -12,7 +12,7 @@ export function explainWeight({ setting, net, x, y }, place) {
   exact.copyFrom({ w: net.w, layers: net.layers.filter(({ p }) => p === undefined) });
   const linear = exact.linear[layer], at = source * linear.outputs + target, ds = new Float64Array(n * outputs);
   const rowsX = Float64Array.from(x), measure = (into) => LOSSES[loss](exact.forward(rowsX, n), y, n, outputs, into) / n;
-  measure(ds);
+  const mean = measure(ds);
   exact.backward(ds, n);
   const h = (i) => linear.x[i * linear.inputs + source], delta = (i) => linear.dy[i * linear.outputs + target] * n;
   const rows = Array.from({ length: Math.min(ROWS, n) }, (_, i) => ({
@@ -24,5 +24,5 @@ export function explainWeight({ setting, net, x, y }, place) {
     return measure(null);
   });
   const difference = (above - below) / (2 * EPSILON);
-  return { place, value, gradient, difference, epsilon: EPSILON, rows, points: n };
+  return { place, value, loss: mean, gradient, difference, epsilon: EPSILON, rows, points: n };
 }

@@ -249,6 +249,10 @@ def test_a_weight_that_is_set_by_hand_is_trained_further(frames):
     assert played.engine.has_edits
     explained = played.last["followed"]
     assert explained["value"] == 0.25
+    names = build_objects(setting)
+    names["model"][2].weight.data[2, 3] = 0.25
+    output = names["model"](names["x"].astype(np.float32))
+    assert explained["loss"] == pytest.approx(names["loss"](output, names["y"]).item(), rel=1e-5)
     assert explained["gradient"] == pytest.approx(explained["difference"], rel=1e-4, abs=1e-8)
     found = played.take_steps(3)["weights"]
     names = build_objects(setting)

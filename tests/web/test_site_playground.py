@@ -179,7 +179,7 @@ def compare_views(data, norm, engine):
     for ours, theirs in zip(found["weights"], view["weights"], strict=True):
         np.testing.assert_allclose(ours, np.ravel(theirs), rtol=1e-3, atol=1e-4)
     trace = explain_weight(names["model"], setting, names["x"], names["y"], place)
-    for name in ("value", "gradient", "difference"):
+    for name in ("value", "loss", "gradient", "difference"):
         assert found["weight"][name] == pytest.approx(trace[name], rel=1e-3, abs=1e-5)
     assert found["weight"]["gradient"] == pytest.approx(found["weight"]["difference"], rel=1e-4, abs=1e-7)
 
@@ -397,6 +397,20 @@ def test_a_step_of_the_lesson_leads_to_what_is_out_of_view(phone):
         phone.evaluate("scrollTo(0, 0)")
     phone.tap("#before")
     assert phone.locator("#lessonplaces button").all_inner_texts() == ["↓ Features"]
+
+
+def test_a_tap_on_a_link_leads_to_its_weight_and_the_loss(phone):
+    tap_net(phone, 0.75, 0)
+    phone.wait_for_selector("#edit:visible")
+    phone.wait_for_function("() => document.querySelector('#edit').getBoundingClientRect().bottom <= innerHeight")
+    assert is_in_view(phone, "#edit")
+    value = float(phone.inner_text("#value").replace("−", "-"))
+    assert float(phone.input_value("#newvalue")) == pytest.approx(value, rel=1e-3)
+    before = phone.inner_text("#weightloss")
+    phone.fill("#newvalue", "50")
+    phone.tap("#edit button")
+    phone.wait_for_function("(before) => document.querySelector('#weightloss').textContent !== before", arg=before)
+    assert float(phone.inner_text("#weightloss")) > float(before)
 
 
 def test_the_page_is_small(site):

@@ -39,6 +39,7 @@ def explain_weight(
     return {
         "place": list(place),
         "value": float(f.weight.data[source, target]),
+        "loss": loss(_apply(exact.functions, Tensor(x, dtype=np.float64)), y).item(),
         "gradient": float((inputs * deltas).mean()),
         "difference": _central_difference(exact, exact_linear, loss, x, y, (source, target)),
         "epsilon": EPSILON,

@@ -363,7 +363,10 @@ function drawCurves() {
 
 // ---- follow one number ----
 
+let asked = null; // the place of a weight that is not shown yet
+
 function follow(place) {
+  asked = String(place);
   ask({ ask: "follow", place });
   if (!place) return;
   ["followlayer", "followfrom", "followto"].forEach((id, i) => { $(id).value = place[i] + 1; });
@@ -386,6 +389,7 @@ function drawWeight() {
   if (!weight) return;
   $("followtitle").textContent = weightName(config, ...weight.place);
   $("value").textContent = weight.value.toPrecision(6);
+  $("weightloss").textContent = formatNumber(weight.loss);
   $("gradient").textContent = formatNumber(weight.gradient);
   $("difference").textContent = formatNumber(weight.difference);
   $("epsilon").textContent = weight.epsilon;
@@ -396,6 +400,11 @@ function drawWeight() {
     return make("tr", {}, make("td", {}, point), ...numbers);
   });
   $("products").replaceChildren(...rows);
+  if (String(weight.place) === asked) {
+    asked = null;
+    $("newvalue").value = Number(weight.value.toPrecision(4));
+    $("edit").scrollIntoView({ block: "nearest" });
+  }
   values.show([{ name: "value", x: weight.steps, y: weight.values, key: "--strong" }]);
 }
 
