@@ -304,6 +304,8 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     assert page.locator("[data-set=seed].pulse").count() == 1
     for _ in range(5):
         page.click("#after")
+    page.select_option("[data-set=rate]", "0.03")
+    assert page.url == f"{address}#lesson=11"  # and so after a visit to another page
     has("#lessontitle", "11 of 11: Names")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '27 8 16 27'")
     page.wait_for_function("() => document.querySelectorAll('#written li').length === 10")
@@ -315,6 +317,7 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '64 8 4 4 10'")
     page.wait_for_function("() => document.querySelectorAll('#mistakes figure').length > 0")
     has("#lessontitle", "Lesson: 11 steps")
+    assert "digits" in page.url
     page.goto("about:blank")
     page.goto(shared)
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '4 8 8 2'")

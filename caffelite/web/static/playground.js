@@ -207,12 +207,12 @@ function change(changes) {
   config.setting = setting; // the next change may come before the answer
   for (const name of Object.keys(changes)) document.querySelector(`[data-set=${name}]`)?.classList.remove("pulse");
   ask({ ask: "set", setting, by: [PAGE_NAME, ++count] });
-  writeAddress();
+  if (lesson === null) writeAddress();
 }
 
-/** Put the setting into the address. */
-function writeAddress() {
-  history.replaceState(null, "", `${location.href.replace(/#.*/, "")}#${encodeURIComponent(JSON.stringify(config.setting))}`);
+/** Put the setting into the address, or a step of the lesson, to which people come back. */
+function writeAddress(words = encodeURIComponent(JSON.stringify(config.setting))) {
+  history.replaceState(null, "", `${location.href.replace(/#.*/, "")}#${words}`);
 }
 
 for (const element of document.querySelectorAll("[data-set]")) {
@@ -428,6 +428,7 @@ function takeStep(number) {
   $("after").disabled = number === STEPS.length - 1;
   ask({ ask: "pause" });
   change({ ...setting, features: ["x₁", "x₂"] });
+  writeAddress(`lesson=${number + 1}`);
   stopPulse();
   $("lessonplaces").replaceChildren(...controls.flatMap((control) => {
     const element = document.querySelector(control);
@@ -455,6 +456,7 @@ function stopPulse() {
 /** Other data are no longer those of the lesson. */
 function leaveLesson() {
   lesson = null;
+  writeAddress();
   stopPulse();
   $("lessontitle").textContent = LESSON;
   $("take").textContent = "Begin";
