@@ -416,6 +416,14 @@ def test_a_tap_on_a_link_leads_to_its_weight_and_the_loss(phone):
     assert float(phone.inner_text("#weightloss")) > float(before)
 
 
+def test_the_head_of_a_phone_is_low(phone):
+    tops = {round(phone.locator(f"header {each}").bounding_box()["y"] / 20) for each in ("h1", "#share", "#theme")}
+    assert len(tops) == 1
+    assert phone.locator("header").bounding_box()["height"] < 300
+    speed, rate = (phone.locator(name).bounding_box() for name in ("#speed", "[data-set=rate]"))
+    assert speed["y"] == rate["y"]
+
+
 def test_the_page_is_small(site):
     names = ("index.html", "playground.js", "playground.css", "style.css", "icon.svg")
     assert sum([len(gzip.compress((site / name).read_bytes())) for name in names]) < 60_000
