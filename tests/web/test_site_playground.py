@@ -367,6 +367,10 @@ def test_a_tap_shows_a_unit_large_until_the_next(phone):
         assert phone.locator("#output").bounding_box()["height"] == pytest.approx(height, abs=1)
     tap_net(phone, across, -22)
     phone.wait_for_selector("#outputtitle:text-is('What the net predicts')")
+    tap_net(phone, across, 22)
+    phone.wait_for_selector("#outputtitle:text('Unit 5 of layer 1')")
+    tap_net(phone, 0.01, 0)  # beside all units
+    phone.wait_for_selector("#outputtitle:text-is('What the net predicts')")
 
 
 def test_fingers_hit_what_they_aim_at(phone):

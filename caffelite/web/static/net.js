@@ -68,8 +68,8 @@ export class Net {
     canvas.onpointerdown = ({ pointerType }) => { isTouch = pointerType === "touch"; };
     canvas.onclick = (event) => {
       const place = this.weightAt(event), unit = isTouch && this.unitAt(event);
-      if (unit) this.showUnit(String(unit) === String(this.unit) ? null : unit);
-      else if (place && this.config.picture !== "text") follow(place);
+      if (isTouch) this.showUnit(unit && String(unit) !== String(this.unit) ? unit : null);
+      if (!unit && place && this.config.picture !== "text") follow(place);
     };
     canvas.onkeydown = (event) => this.moveUnit(event);
   }
