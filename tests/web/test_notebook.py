@@ -1,5 +1,6 @@
 """Pages in the cells of a notebook: without a notebook, and in JupyterLab by a browser."""
 
+import base64
 import contextlib
 import json
 import os
@@ -263,6 +264,35 @@ def test_a_page_file_has_all_that_the_page_needs(name):
         assert {*needed} <= imports.keys()
 
 
+NOTEBOOK = """
+<body><script type="module">
+  import cell from "data:text/javascript;base64,%s";
+  const html = "<html><script>frameElement.connect(() => {}, (why) => { top.why = why; })</" + "script>";
+  window.sent = [];
+  window.listeners = {};
+  const model = { get: () => html, send: (content) => sent.push(content), on: (kind, f) => { listeners[kind] = f; } };
+  cell.render({ model, el: document.body });
+</script>
+"""
+
+
+def test_a_page_in_a_cell_asks_again_until_the_kernel_answers(browser):
+    page = browser.new_page()
+    page.clock.install()
+    page.set_content(NOTEBOOK % base64.b64encode((cell.STATIC / "cell.js").read_bytes()).decode())
+    page.wait_for_function("() => window.sent?.length === 1")
+    page.clock.run_for(10_000)
+    sent = page.evaluate("sent")
+    assert len(sent) == 4  # at first, and after 1, 3 and 7 seconds
+    assert sent == sent[:1] * 4
+    assert "waits for the notebook's kernel" in page.evaluate("why")
+    page.evaluate("listeners['msg:custom']({ place: sent[0].place, unheard: false }, [])")
+    page.clock.run_for(100_000)
+    assert page.evaluate("sent.length") == 5  # an answer to the answer
+    assert page.evaluate("why") is None
+    page.close()
+
+
 # ---- in JupyterLab ------------------------------------------------------------------------------------------------
 
 HEAD = """
@@ -296,7 +326,11 @@ def lab(tmp_path_factory):
         time.sleep(0.1)
     yield address, folder
     process.terminate()
-    process.wait(SECONDS)
+    try:
+        process.wait(SECONDS / 4)
+    except subprocess.TimeoutExpired:  # JupyterLab fails to stop while a kernel restarts, and goes on
+        process.kill()
+        process.wait(SECONDS)
 
 
 def write_settings(folder, **settings):
@@ -326,7 +360,7 @@ def opened_notebook(browser, lab, name, *sources, **settings):
     page.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
     page.on("pageerror", lambda error: said.append(str(error)))
     page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb")
-    page.wait_for_selector('.jp-Notebook-ExecutionIndicator[data-status="idle"]', state="attached")
+    page.wait_for_selector("#jp-main-statusbar >> text=(ipykernel) | Idle")  # before, JupyterLab drops cells to run
     yield page, said
     page.close()
 

@@ -15,10 +15,16 @@ function render({ model, el }) {
   frame.connect = (onBytes, onClose) => {
     close();
     place = Math.random().toString(36).slice(2);
-    page = { onBytes, onClose, why: null };
+    page = { onBytes, onClose, why: null, isHeard: false };
     tell(WAITS);
-    send(null);
+    ask(page, 1000);
     return (message) => send(JSON.stringify(message));
+  };
+  /** Ask until the kernel answers: the notebook may send first messages to the thread that runs a cell. */
+  const ask = (asking, wait) => {
+    if (page !== asking || page.isHeard) return;
+    send(null);
+    setTimeout(ask, wait, asking, 2 * wait);
   };
   const tell = (why) => {
     if (page.why !== why) page.onClose(why);
@@ -26,12 +32,17 @@ function render({ model, el }) {
   };
   const receive = (content, buffers) => {
     if (!page || (content.place !== null && content.place !== place)) return;
+    page.isHeard ||= content.place !== null;
     tell(content.unheard ? UNHEARD : null);
     for (const { buffer, byteOffset, byteLength } of buffers) page.onBytes(buffer.slice(byteOffset, byteOffset + byteLength));
     send(null);
   };
   const themes = new MutationObserver(() => frame.setTheme?.(theme()));
-  const end = () => { if (page) tell(ENDED); };
+  const end = () => {
+    if (!page) return;
+    page.isHeard = true;
+    tell(ENDED);
+  };
 
   model.on("msg:custom", receive);
   model.on("comm_live_update", end);
@@ -42,6 +53,7 @@ function render({ model, el }) {
   el.append(frame);
   return () => {
     close();
+    page = null;
     themes.disconnect();
     model.off("msg:custom", receive);
     model.off("comm_live_update", end);
