@@ -173,7 +173,7 @@ def test_a_chart_has_what_the_benchmark_printed(missing_peers, tmp_path):
     assert benchmark.returncode == 0, benchmark.stderr
     for name in ("a.svg", "a-dark.svg"):
         texts = [element.text for element in ElementTree.parse(tmp_path / name).iter() if element.tag.endswith("text")]
-        assert texts[0].startswith("2-100-3, batch 32, SGD: ")
+        assert texts[0].startswith("3 spirals (2-100-3, batch 32): ")
         ratio = tables(benchmark.stdout)[0]["NumPy by hand"][2]
         (shown,) = [float(b) for a, b in pairwise(texts) if a == "NumPy by hand"]
         assert abs(shown - ratio) <= max(0.01, 0.05 * ratio)
