@@ -253,6 +253,10 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     page.goto(address)
     page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 20")  # it begins by itself
     assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.evaluate("new MutationObserver(() => { window.isSpoken = true; }).observe(outputtitle, { childList: true })")
+    page.wait_for_function("(old) => Number(document.body.dataset.frames) > Number(old) + 3",
+                           arg=page.get_attribute("body", "data-frames"))  # fmt: skip
+    assert not page.evaluate("window.isSpoken")  # again
     page.click("#play")
     has("#play", "Play")
     page.press("#followto", "Enter")
@@ -333,13 +337,15 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
 
 @pytest.fixture
 def phone(browser, site):
-    """Yield the page on a phone, paused."""
+    """Yield the page on a phone, before its first step."""
     context = browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=True, has_touch=True)
     page = context.new_page()
     page.goto((site / "index.html").as_uri())
     page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 20")
     page.tap("#play")
     page.wait_for_selector("#play:text-is('Play')")
+    page.tap("#again")
+    page.wait_for_selector("#steps:text-is('0')")
     yield page
     context.close()
 
@@ -421,6 +427,9 @@ def test_a_tap_on_a_link_leads_to_its_weight_and_the_loss(phone):
 
 
 def test_the_head_of_a_phone_is_low(phone):
+    assert phone.evaluate("document.documentElement.scrollWidth") == 390
+    note = phone.locator("#choose p.only-site").bounding_box()
+    assert note["width"] > 320
     tops = {round(phone.locator(f"header {each}").bounding_box()["y"] / 20) for each in ("h1", "#share", "#theme")}
     assert len(tops) == 1
     assert phone.locator("header").bounding_box()["height"] < 300

@@ -300,7 +300,8 @@ function draw() {
   if (kernelStep !== frame.step) forgetKernel();
   if (unit && !(unit[1] < frame.units[unit[0]]?.shape[0])) net.showUnit(null); // the net has become smaller
   const isText = config.picture === "text", words = isText ? "What the net writes" : "What the net predicts";
-  $("outputtitle").textContent = unit ? unitWords(config, frame, ...unit) : words;
+  const title = unit ? unitWords(config, frame, ...unit) : words;
+  if ($("outputtitle").textContent !== title) $("outputtitle").textContent = title; // each change is read aloud
   if (!isText && $("regions").height !== $("regions").width) $("regions").height = $("regions").width;
   if (unit) (isText ? drawLetters : drawUnit)($("regions"), config, frame, unit);
   else if (isText) drawNext($("regions"), config, frame);
