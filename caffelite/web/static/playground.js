@@ -4,7 +4,7 @@ import { LineChart, formatNumber } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
 import { STEPS } from "./lesson.js";
 import { Net, unitWords, weightName } from "./net.js";
-import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showWeightKernels } from "./program.js";
+import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showWeight, showWeightKernels } from "./program.js";
 import { drawDataset, drawPredictions, drawUnit } from "./predictions.js";
 import { $, drawNextFrame, make } from "./page.js";
 import { drawLetters, drawNext, readLetters, showWritten } from "./writing.js";
@@ -389,18 +389,7 @@ function drawWeight() {
   $("follow").classList.toggle("hidden", !weight);
   if (!weight) return;
   $("followtitle").textContent = weightName(config, ...weight.place);
-  $("value").textContent = weight.value.toPrecision(6);
-  $("weightloss").textContent = formatNumber(weight.loss);
-  $("gradient").textContent = formatNumber(weight.gradient);
-  $("difference").textContent = formatNumber(weight.difference);
-  $("epsilon").textContent = weight.epsilon;
-  $("count").textContent = weight.points;
-  const rows = weight.rows.map(({ x, h, delta, product }, i) => {
-    const point = x ? `(${x.map((a) => a.toFixed(2)).join(", ")})` : i + 1;
-    const numbers = [h, delta, product].map((value) => make("td", { className: "number" }, formatNumber(value)));
-    return make("tr", {}, make("td", {}, point), ...numbers);
-  });
-  $("products").replaceChildren(...rows);
+  showWeight(weight);
   if (String(weight.place) === asked) {
     asked = null;
     $("newvalue").value = Number(weight.value.toPrecision(4));

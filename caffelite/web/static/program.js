@@ -29,6 +29,22 @@ export function showKernels(message, showLoop) {
   markCurrent();
 }
 
+/** Show the numbers of a weight that is followed. */
+export function showWeight(weight) {
+  $("value").textContent = weight.value.toPrecision(6);
+  $("weightloss").textContent = formatNumber(weight.loss);
+  $("gradient").textContent = formatNumber(weight.gradient);
+  $("difference").textContent = formatNumber(weight.difference);
+  $("epsilon").textContent = weight.epsilon;
+  $("count").textContent = weight.points;
+  const rows = weight.rows.map(({ x, h, delta, product }, i) => {
+    const point = x ? `(${x.map((a) => a.toFixed(2)).join(", ")})` : i + 1;
+    const numbers = [h, delta, product].map((value) => make("td", { className: "number" }, formatNumber(value)));
+    return make("tr", {}, make("td", {}, point), ...numbers);
+  });
+  $("products").replaceChildren(...rows);
+}
+
 /** The kernels that read or write the number that is followed. A net that is not recorded has none. */
 export function showWeightKernels(touching, showLoop) {
   $("weightkernels").classList.toggle("hidden", !touching?.length);
