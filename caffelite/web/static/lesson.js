@@ -1,6 +1,8 @@
 // Eleven steps from one neuron to a net that writes names. Each has a title, its text, the setting of the playground, the speed (steps a
 // second, slow enough to watch), the controls that the text names, and a page to read on.
 
+import { $, make } from "./page.js";
+
 const start = { data: "plane", points: 300, noise: 0, split: 0.3, layers: [], activation: "none", loss: "MSELoss", norm: "none",
   dropout: 0, optimizer: "SGD", rate: 0.03, decay: 0, schedule: "constant", batch_size: 32, seed: 0 };
 
@@ -54,3 +56,24 @@ export const STEPS = [
     { ...start, data: "names", points: 600, split: 0.2, layers: [8, 16], loss: "SoftmaxLoss", optimizer: "Adam", rate: 0.01 }, 30,
     ["#columns", "#prefix"], ["microgpt.html", "See microgpt learn"]],
 ];
+
+const PLACES = { "#graph": "The net", "#columns": "The layers", "#featurelist": "Features", "#curves": "The losses" }; // without a label
+
+/** Go to a control that the lesson names, which was out of view, and let it pulse again. */
+function showPlace(element) {
+  element.scrollIntoView({ block: "center" });
+  element.classList.remove("pulse");
+  requestAnimationFrame(() => element.classList.add("pulse"));
+}
+
+/** Let these controls pulse, and no others, and offer a way to those that are out of view. */
+export function pulse(controls) {
+  for (const element of document.querySelectorAll(".pulse")) element.classList.remove("pulse");
+  $("lessonplaces").replaceChildren(...controls.flatMap((control) => {
+    const element = document.querySelector(control);
+    element.closest("details")?.setAttribute("open", "");
+    element.classList.add("pulse");
+    const { top, bottom } = element.getBoundingClientRect(), name = PLACES[control] ?? element.closest("label").firstChild.data;
+    return top > 0 && bottom < innerHeight ? [] : make("button", { className: "link", onclick: () => showPlace(element) }, `↓ ${name}`);
+  }));
+}

@@ -2,7 +2,7 @@
 
 import { LineChart, formatNumber } from "./charts.js";
 import { connect, themeButton } from "./connection.js";
-import { STEPS } from "./lesson.js";
+import { STEPS, pulse } from "./lesson.js";
 import { Net, unitWords, weightName } from "./net.js";
 import { drawBars, forgetKernel, showKernel, showKernels, showLoop, showWeight, showWeightKernels } from "./program.js";
 import { drawDataset, drawPredictions, drawUnit } from "./predictions.js";
@@ -419,35 +419,15 @@ function takeStep(number) {
   ask({ ask: "pause" });
   change({ ...setting, features: ["x₁", "x₂"] });
   writeAddress(`lesson=${number + 1}`);
-  stopPulse();
-  $("lessonplaces").replaceChildren(...controls.flatMap((control) => {
-    const element = document.querySelector(control);
-    element.closest("details")?.setAttribute("open", "");
-    element.classList.add("pulse");
-    const { top, bottom } = element.getBoundingClientRect(), name = PLACES[control] ?? element.closest("label").firstChild.data;
-    return top > 0 && bottom < innerHeight ? [] : make("button", { className: "link", onclick: () => showPlace(element) }, `↓ ${name}`);
-  }));
+  pulse(controls);
   begin(speed);
-}
-
-const PLACES = { "#graph": "The net", "#columns": "The layers", "#featurelist": "Features", "#curves": "The losses" }; // without a label
-
-/** Go to a control that the lesson names, which was out of view, and let it pulse again. */
-function showPlace(element) {
-  element.scrollIntoView({ block: "center" });
-  element.classList.remove("pulse");
-  requestAnimationFrame(() => element.classList.add("pulse"));
-}
-
-function stopPulse() {
-  for (const element of document.querySelectorAll(".pulse")) element.classList.remove("pulse");
 }
 
 /** Other data are no longer those of the lesson. */
 function leaveLesson() {
   lesson = null;
   writeAddress();
-  stopPulse();
+  pulse([]);
   $("lessontitle").textContent = LESSON;
   $("take").textContent = "Begin";
   $("take").className = "main";
