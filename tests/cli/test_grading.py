@@ -111,18 +111,18 @@ def test_folders_of_students_are_read_and_hidden_ones_are_not(grades, tmp_path):
     [
         ("import os\n    os._exit(0)", "mse ended Python"),
         on_posix("import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)", "mse ended Python"),
-        ("while True:\n        pass", f"mse took more than {SHORT} seconds"),
+        pytest.param("while True:\n        pass", f"mse took more than {SHORT} seconds", marks=pytest.mark.slow),
         ("while True:\n        try: 1 / 0\n        except BaseException: pass", f"mse took more than {SHORT} seconds"),
         on_posix("import os\n    os.closerange(3, 100)", "mse ended Python"),
         on_posix("import os, sys\n    os.write(int(sys.argv[2]), b'right\\n')", WROTE),
         on_posix("import os, sys\n    os.write(int(sys.argv[2]), b'x' * 10**6)", WROTE),
-        ("raise ValueError('\\ud83d')", ""),
-        ("import sys\n    sys.exit()", ""),
+        pytest.param("raise ValueError('\\ud83d')", "", marks=pytest.mark.slow),
+        pytest.param("import sys\n    sys.exit()", "", marks=pytest.mark.slow),
         ("raise KeyboardInterrupt", "mse ended Python"),
         ("while True:\n        f = lambda: f()\n        f()", ""),
         ("return [0] * 10**10", ""),
         ("for _ in range(10**6): print('x' * 100)", ""),
-        ("return input()", ""),
+        pytest.param("return input()", "", marks=pytest.mark.slow),
     ],
 )
 def test_an_answer_that_ends_or_hangs_does_not_count_and_those_after_it_do(ending, problem, grades):

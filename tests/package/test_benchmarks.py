@@ -156,6 +156,7 @@ def test_every_benchmark_explains_itself(script):
     assert f"python benchmarks/{script}" in benchmark.stdout
 
 
+@pytest.mark.slow
 def test_peers_that_are_not_installed_are_named_and_left_out(missing_peers):
     benchmark = run("steps.py", "--quick", "--only", *SMALL, modules=missing_peers)
     assert benchmark.returncode == 0, benchmark.stderr
@@ -179,6 +180,7 @@ def test_a_chart_has_what_the_benchmark_printed(missing_peers, tmp_path):
         assert abs(shown - ratio) <= max(0.01, 0.05 * ratio)
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_dynamic_graphs_does_without_pytorch(tmp_path):
     (tmp_path / "torch.py").write_text("raise ModuleNotFoundError(name='torch')\n")
     benchmark = run("autograd.py", "--quick", modules=tmp_path)

@@ -626,7 +626,7 @@ def test_the_site_is_the_documentation_that_the_package_names(monkeypatch):
         assert page.find_site.__wrapped__() == site
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), pytest.param(390, "dark", marks=pytest.mark.slow)])
 def test_the_page_works_in_a_browser(width, scheme, browser, program):
     said = []
     page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)

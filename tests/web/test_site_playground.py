@@ -235,7 +235,7 @@ def test_the_engine_refuses_the_settings_that_caffelite_refuses(engine):
 
 
 @pytest.mark.filterwarnings("ignore:Layers .* with nothing between them:caffelite.TrainingWarning")
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [pytest.param(1440, "light", marks=pytest.mark.slow), (390, "dark")])
 def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, site):
     said = []
     context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme, offline=True)
