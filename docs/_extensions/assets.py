@@ -4,7 +4,7 @@ from docutils import nodes
 from sphinx import addnodes
 from sphinx.application import Sphinx
 
-FILES = ("copybutton", "clipboard", "mystnb", "pygments")
+FILES = ("copybutton", "clipboard", "mystnb", "pygments", "furo-extensions")  # the last: copy buttons, hosts
 
 
 def leave_out(app, page, template, context, doctree):
