@@ -245,6 +245,7 @@ def test_the_files_in_the_picture_of_a_step_are_there():
         assert (package / name).exists() or (package / "_kernels" / name).exists(), name
 
 
+@pytest.mark.sources  # pages lead to .pyx files, which no wheel has
 def test_links_lead_to_pages_and_their_headings():
     for page in [*DOCS.glob("*.md"), *DOCS.glob("reference/*.md")]:
         for link, heading in re.findall(r"\]\(([^)#:\s]*\.\w+)(#[\w-]+)?\)", page.read_text(encoding="utf-8")):
