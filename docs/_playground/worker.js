@@ -154,6 +154,7 @@ const HANDLERS = {
     showFrame();
   },
   weight({ value }) {
+    if (training.problem !== null) throw new Error("the training has ended, so no weight can be set");
     if (followed === null) return;
     if (!(Math.abs(value) <= LIMITS.weight)) throw new Error(`expected a weight from -${LIMITS.weight} to ${LIMITS.weight}, got ${value}`);
     const { W, outputs } = training.net.linear[followed[0]];

@@ -245,8 +245,12 @@ def test_a_weight_that_is_set_by_hand_is_trained_further(frames):
     played = frames(setting)
     played.engine.follow((1, 2, 3))
     played.engine.set_weight(0.25)
+    assert played.engine.has_edits  # at once: a page asks for the program next
+    played.engine.follow((0, 0, 0))  # another page follows another weight
     wait_until(lambda: played.last["weights"][1][2, 3] == 0.25)
-    assert played.engine.has_edits
+    assert played.last["weights"][0][0, 0] != 0.25
+    played.engine.follow((1, 2, 3))
+    wait_until(lambda: played.last["followed"] and played.last["followed"]["place"] == [1, 2, 3])
     explained = played.last["followed"]
     assert explained["value"] == 0.25
     names = build_objects(setting)

@@ -40,6 +40,7 @@ class Engine(RequestQueue):
                 self._restart, self.steps, self.problem, self.followed_weight = False, 0, None, None
                 self.has_edits = False
                 self._tasks.clear()
+                self.edits.clear()
                 setting = self.setting
             try:
                 self._train(setting)

@@ -165,6 +165,8 @@ class Playground(CellPage):
         elif request == "follow":
             engine.follow(_check_place(message.get("place"), engine.setting))
         elif request == "weight":
+            if engine.problem is not None:
+                raise ValueError("the training has ended, so no weight can be set")
             engine.set_weight(_check_weight(message.get("value")))
         elif request == "read":
             engine.read(*check_text(message.get("text"), message.get("draw")))

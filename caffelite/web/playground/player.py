@@ -133,13 +133,11 @@ class Player:
             requests.take_steps(1)
 
     def set_weight(self) -> None:
-        """Give the weight that is followed its new value."""
-        if (place := self.requests.followed_weight) is not None:
-            layer, source, target = place
-            linear = [f for f in self.model.functions if isinstance(f, Linear)][layer]
-            linear.weight.data[source, target] = self.requests.new_value
-            self.requests.has_edits = True
-            self._next_step = None  # some of whose kernels may have read it
+        """Give a weight the value that a page has set."""
+        (layer, source, target), value = self.requests.edits.popleft()
+        linear = [f for f in self.model.functions if isinstance(f, Linear)][layer]
+        linear.weight.data[source, target] = value
+        self._next_step = None  # some of whose kernels may have read it
 
     # ---- frames -------------------------------------------------------------------------------------------------
 

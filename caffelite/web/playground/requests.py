@@ -34,7 +34,8 @@ class RequestQueue:
         self.followed_weight: tuple[int, int, int] | None = None  # the weight that frames explain
         self.text = "maria", 0  # the letters that frames show, and the draw of the names that the net writes
         self.ended = False
-        self.new_value, self.has_edits = 0.0, False  # of the followed weight, and whether one was set by hand
+        self.has_edits = False  # whether a weight was set by hand
+        self.edits: deque[tuple[tuple[int, int, int], float]] = deque()  # places and values of weights to set
         self._tasks: deque[str] = deque()  # the player's tasks between two steps
         self._restart = self._frame_due = False  # whether to begin again, and whether a frame is wanted
         self._changed = threading.Condition()
@@ -76,9 +77,12 @@ class RequestQueue:
             self._changed.notify_all()
 
     def set_weight(self, value: float) -> None:
-        """Give the weight that is followed this value."""
-        self.new_value = value
-        self._add_task("set weight")
+        """Give the weight that is followed now this value."""
+        with self._changed:
+            if self.followed_weight is not None:
+                self.has_edits = True
+                self.edits.append((self.followed_weight, value))
+                self._add_task("set weight")
 
     def read(self, text: str, draw: int) -> None:
         """Have frames show a net of names after each of these letters, and the names of this draw."""
