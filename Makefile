@@ -1,7 +1,9 @@
 # Every target makes .venv when it is missing and installs what it needs. PYTHON chooses the interpreter.
 PYTHON ?= python3
 BIN := .venv/bin
-# Python itself compiles the modules that it imports.
+# Python compiles a module when it is first imported. If this variable forbids it to keep the result, each of the tests'
+# many processes compiles everything that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --progress-bar off --no-compile
 SOURCES := setup.py pyproject.toml $(wildcard caffelite/core/*.p?[xd] caffelite/program/*.p?[xd] caffelite/_kernels/*.p?[xd] caffelite/_kernels/bindings/* caffelite/_kernels/loops/*) caffelite/_kernels/operations.py caffelite/_kernels/generate.py
 
