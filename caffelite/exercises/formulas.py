@@ -38,7 +38,7 @@ def relu(answer: Any) -> None:
     takeaway="Its error shrinks with eps². With (f(w + eps) - f(w)) / eps, it shrinks only with eps.",
 )
 def slope(answer: Any) -> None:
-    """Write `slope(f, w)`: measure how steep the function f is at w, by a central difference.
+    """Write `slope(f, w)`: measure how steep the function f is at w, with a central difference.
 
     f takes one number and returns one. Seven digits of the slope should be right.
     """
@@ -175,7 +175,7 @@ def cross_entropy(answer: Any) -> None:
 def linear_backward(answer: Any) -> None:
     """Write `linear_backward(x, W, dy)`: return the gradients dx, dW and db of y = x W + b.
 
-    x is (n, d), W is (d, m), b is (m,). dy is (n, m): the gradient of the loss for y. Don't change the arrays.
+    x is (n, d), W is (d, m), b is (m,). dy is (n, m): the gradient of the loss with respect to y. Don't change them.
     """
     rng = np.random.default_rng(0)
     for n, d, m in ((3, 3, 3), (5, 3, 2)):  # square first: a product without .T gives numbers, and not an error

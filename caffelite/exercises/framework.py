@@ -20,14 +20,14 @@ SLOW = 0.1  # seconds for 20 additions, which take a few microseconds if each Sc
     "Each result keeps its inputs and a function for their gradients. backward goes from the newest to the oldest.",
     "Give each Scalar a number when it is made, counting up. In this order, inputs come before results.",
     "Gradients add up: `x.grad += …`, since x may have been used several times.",
-    takeaway="Give it arrays in place of numbers, and it is the core of a framework.",
+    takeaway="Give it arrays instead of numbers, and it is the core of a framework.",
 )
 def autograd(answer: Any) -> str | None:
     """Write `class Scalar`: a number that remembers how it was made.
 
-    `Scalar(3.0)` has two attributes: `data`, and `grad`, which begins at 0. You can add and multiply Scalars, `a + b`
-    and `a * b`. After `c.backward()`, each Scalar a that c was made of has its gradient dc / da in `grad`. A Scalar may
-    be used more than once.
+    `Scalar(3.0)` has two attributes: `data`, and `grad`, which starts at 0. You can add and multiply Scalars, `a + b`
+    and `a * b`. After `c.backward()`, each Scalar a that c was made from has its gradient dc / da in `grad`. You may
+    use a Scalar more than once.
     """
 
     def make_scalars(*values: float) -> list:
@@ -195,7 +195,7 @@ def train(answer: Any) -> str:
     """Write `train(x, y)`: train a net to tell three spirals apart, and return a function that predicts.
 
     x is (300, 2), and y is (300,), with the classes 0, 1 and 2. Your function gets points, (n, 2), and returns their
-    classes, (n,). It should be right for 95 % of *other* points of the spirals. Use caffelite, or NumPy alone.
+    classes, (n,). It should get 95 % of *other* points of the spirals right. Use caffelite, or NumPy alone.
     """
     x, y = datasets.spiral(points_per_class=100, seed=3)
     x_test, y_test = datasets.spiral(points_per_class=100, seed=4)

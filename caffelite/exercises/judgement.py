@@ -114,7 +114,7 @@ def ten_percent(answer: Any) -> None:
 
     - `"weights are 0"`: all of them, at the beginning.
     - `"rate too low"` or `"rate too high"`: the learning rate.
-    - `"labels of other images"`: in the training, images and labels don't belong together.
+    - `"labels of other images"`: in the training data, images and labels don't belong together.
     - `"test images transposed"`: rows and columns of the test images are swapped.
     """
     right = {
@@ -151,7 +151,7 @@ def losses(answer: Any) -> None:
     - `"digit"`: which of the ten digits does an image show?
     - `"tags"`: which of twenty tags fit a photo? Often several do.
     - `"price"`: what does a flat cost? All prices are checked.
-    - `"typos"`: the same, but one price in fifty has a zero too many.
+    - `"typos"`: the same, but one price in fifty has one zero too many.
     - `"calls"`: how many calls come in the next hour?
     - `"parcel"`: between which two hours do nine of ten parcels arrive? Most are on time, and a few are very late.
 
@@ -188,7 +188,7 @@ def losses(answer: Any) -> None:
 @exercise(
     "medium",
     10,
-    "Go through the losses one by one, as the training does. You don't know those that come later.",
+    "Go through the losses one by one, as training does. You don't know those that come later.",
     "Keep two things: the best epoch so far, and its loss. Stop when epoch − best epoch ≥ patience.",
     takeaway="`cl.callbacks.EarlyStopping(patience=…)` does the same, and keeps the parameters of that epoch.",
 )
@@ -286,11 +286,11 @@ def check_scaled(train: np.ndarray, x_train: np.ndarray, val: np.ndarray, x_val:
     15,
     "Rates differ by factors, and not by sums. `np.logspace(-5, 0, 6)` makes 1e-5, 1e-4, … 1.",
     "First one rate for each power of ten. Then try rates around the best one.",
-    "A training that has diverged returns nan, and `np.argmin` takes nan for the smallest: use `np.nanargmin`.",
+    "A run that has diverged returns nan, and `np.argmin` takes nan for the smallest: use `np.nanargmin`.",
     takeaway="Coarse first, then fine: this is how people search by hand, too.",
 )
 def find_rate(answer: Any) -> None:
-    """Write `find_rate(train)`: find a good learning rate in at most 12 trainings.
+    """Write `find_rate(train)`: find a good learning rate in at most 12 training runs.
 
     train(lr) trains a new net with the learning rate lr, and returns its validation loss, or nan if the training has
     diverged. The best rate is somewhere from 1e-6 to 1. Return a rate whose loss is at most 20 % above the best loss.
@@ -353,7 +353,7 @@ def read_digits(answer: Any) -> str:
             return lambda x: model.predict(x).argmax(axis=1)
 
     x is (1437, 64): images of 8 × 8 pixels, from 0 to 1. y is (1437,), their digits. The function that it returns
-    should be right for 95 % of 360 other images. Now it's right for 10 %. Change as little as you can.
+    should get 95 % of 360 other images right. At the moment, it gets 10 %. Change as little as you can.
     """
     (x, y), (x_test, y_test) = datasets.digits()
     predict = call_answer("read_digits(x, y)", answer, x.reshape(-1, 64), y)

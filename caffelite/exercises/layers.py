@@ -78,7 +78,7 @@ def ReLU(answer: Any) -> None:
 def Sigmoid(answer: Any) -> None:
     """Write `class Sigmoid(cl.Function)`: y = 1 / (1 + exp(−x)), even for x = −1000.
 
-    NumPy shouldn't warn of an overflow. `backward` needs no exponential: the y of `forward` is enough.
+    NumPy shouldn't warn about an overflow. `backward` needs no exponential: the y of `forward` is enough.
     """
     x = np.array([[-2.0, 0.5, 3.0], [0.0, -0.1, 7.0]])
     y = 1 / (1 + np.exp(-x))
@@ -110,7 +110,7 @@ def Linear(answer: Any) -> None:
     """Write `class Linear(cl.Function)`, with `Linear(in_features, out_features)`: y = x W + b.
 
     Keep W, (in_features, out_features), and b, (out_features,), in attributes with these names, as Tensors with
-    `requires_grad=True`. Draw W at random, and let b begin at 0. `backward(dy)` adds to the gradients of both, and
+    `requires_grad=True`. Draw W at random, and let b start at 0. `backward(dy)` adds to the gradients of both, and
     returns dx.
     """
     layer = construct(answer, Function, "Linear", 4, 3)
@@ -154,7 +154,7 @@ def check_products(layer: Any) -> None:
 def Dropout(answer: Any) -> None:
     """Write `class Dropout(cl.Function)`, with `Dropout(p)`: switch elements off at random.
 
-    While the net trains, `forward` replaces each element by 0 with probability p, and divides the others by 1 − p. That
+    While the net trains, `forward` sets each element to 0 with probability p, and divides the others by 1 − p. That
     keeps the mean the same. When the net is used, `forward` returns x. The gradient only flows through the elements
     that were kept.
     """
@@ -241,14 +241,14 @@ def Conv1d(answer: Any) -> None:
     "Forward: `y = y + einsum('nchw,oc->nohw', x[:, :, a : a + h, b : b + w], W[:, :, a, b])`.",
     "Back, for each pixel (a, b): `dW[:, :, a, b] = einsum('nohw,nchw->oc', dy, x[:, :, a : a + h, b : b + w])`.",
     "… and `dx[:, :, a : a + h, b : b + w] += einsum('nohw,oc->nchw', dy, W[:, :, a, b])`. h and w are those of dy.",
-    takeaway="Every net that recognises images is built on these few lines.",
+    takeaway="Every net that recognizes images is built on these few lines.",
 )
 def Conv2d(answer: Any) -> None:
     """Write `class Conv2d(cl.Function)`, with `Conv2d(in_channels, out_channels, k)`: slide a window over images.
 
     x is (n, in_channels, height, width). Keep W, (out_channels, in_channels, k, k), and b, (out_channels,), as Tensors
     in attributes. An output is y[n, o, i, j] = Σ_c Σ_a Σ_b x[n, c, i + a, j + b] W[o, c, a, b] + b[o]. There is no
-    padding, so y has k − 1 rows and columns less than x. Don't flip the window.
+    padding, so y has k − 1 fewer rows and columns than x. Don't flip the window.
     """
     layer = construct(answer, Function, "Conv2d", 2, 3, 3)
     check_parameters(layer, "Conv2d(2, 3, 3)", W=(3, 2, 3, 3), b=(3,))

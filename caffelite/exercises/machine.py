@@ -75,14 +75,14 @@ def recordable(answer: Any) -> None:
     "medium",
     20,
     "A step by hand calls a dozen kernels from Python. `cl.capture(step, x, y)` records them.",
-    "`program = cl.capture(step, x, y)` makes the first step. Each `program(x, y)` is one more.",
+    "`program = cl.capture(step, x, y)` takes the first step. Each `program(x, y)` is one more.",
     "`program = cl.capture(step, x, y)`, and then `for _ in range(steps - 1): program(x, y)`",
     takeaway="`fit` goes further: it needs no Python between the steps either.",
 )
 def replay(answer: Any) -> str:
     """Write `train_replayed(model, loss, optimizer, x, y, steps)`: train without Python between the kernels.
 
-    Make `steps` training steps on x and y, three times as fast as this loop:
+    Take `steps` training steps on x and y, three times as fast as this loop:
 
         for _ in range(steps):
             optimizer.zero_grad()
@@ -116,7 +116,7 @@ def replay(answer: Any) -> str:
         if not all(map(np.array_equal, got, expected)):
             for n, message in ((steps - 1, "one step too few"), (steps + 1, "one step too many")):
                 if all(map(np.array_equal, got, train(train_eagerly, n))):
-                    raise Wrong(f"It makes {message}. (`capture` makes the first step itself.)")
+                    raise Wrong(f"It takes {message}. (`capture` takes the first step itself.)")
             raise Wrong(f"After {steps} steps, the parameters differ from those of the loop.")
     speedup = measure_speedup(lambda: train(answer, 500), lambda: train(train_eagerly, 500), rounds=7)
     if speedup < 3:
@@ -133,7 +133,7 @@ def replay(answer: Any) -> str:
     '`kernels.update("sgd", w, g, v[None], hyper)`: v is a row of the rule\'s state.',
 )
 def faster_than_numpy(answer: Any) -> str:
-    """Write `update(w, g, v)`: do this twice as fast as NumPy, for 10,000 numbers of float32.
+    """Write `update(w, g, v)`: do this twice as fast as NumPy, for 10,000 float32 numbers.
 
         v[:] = 0.9 * v + g
         w[:] = w - 0.1 * v
