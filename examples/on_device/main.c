@@ -39,7 +39,7 @@ int main(void)
 {
     uint32_t instructions = 0;
     net_init();
-    test("as it came:           ");
+    test("before training:      ");
     for (int pass = 1; pass <= PASSES; pass++) {
         double loss = 0;
         for (int i = 0; i < TRAINING; i++) {
@@ -55,7 +55,7 @@ int main(void)
         print_number(loss / TRAINING, 8);
         print("\n");
     }
-    test("after the training:   ");
+    test("after training:       ");
     print("instructions a step: ");
     print_number(instructions, 0);
     print("\n");
