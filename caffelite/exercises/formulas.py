@@ -24,7 +24,7 @@ def relu(answer: Any) -> None:
     x = np.array([[-2.0, 0.5, 3.0], [0.0, -0.1, 7.0]])
     y = call_answer("relu(x)", answer, x)
     check_equal(
-        "relu(x)", y, np.maximum(x, 0), [(np.max(x, 0), "np.max is the largest element of an axis; use np.maximum.")]
+        "relu(x)", y, np.maximum(x, 0), [(np.max(x, 0), "np.max takes the maximum along an axis; use np.maximum.")]
     )
     check_unchanged("relu", answer, x)
     check_equal("relu of a row of five", call_answer("relu(x)", answer, np.arange(-2.0, 3)), [0, 0, 0, 1, 2])
@@ -62,7 +62,7 @@ def slope(answer: Any) -> None:
     10,
     "The loss is the mean of (p − y)². Its derivative for one element is 2 (p − y), over the number of elements.",
     "`return ((p - y) ** 2).mean(), 2 * (p - y) / p.size`",
-    takeaway="The 1 / n comes from the mean: each prediction has one n-th of the loss to answer for.",
+    takeaway="The 1 / n comes from the mean: the loss takes one n-th of each squared error.",
 )
 def mse(answer: Any) -> None:
     """Write `mse(p, y)`: return the mean squared error of the predictions p, and its gradient dp.
@@ -126,7 +126,7 @@ def softmax(answer: Any) -> None:
     15,
     "The probability of the right class in each row is `p[np.arange(n), labels]`.",
     "The gradient is the probabilities, minus 1 at the right class, all divided by n.",
-    "`ds = p.copy(); ds[np.arange(n), labels] -= 1; return -np.log(right).mean(), ds / n`",
+    "`ds = p.copy(); ds[np.arange(n), labels] -= 1; return -np.log(p[np.arange(n), labels]).mean(), ds / n`",
     takeaway="This is why softmax and the logarithm belong together: most of their derivatives cancel.",
 )
 def cross_entropy(answer: Any) -> None:
@@ -167,7 +167,7 @@ def cross_entropy(answer: Any) -> None:
 @exercise(
     "medium",
     10,
-    "dW has the shape of W, dx has the shape of x. Only one product of two of these matrices has that shape.",
+    "dW has the shape of W, and dx has the shape of x. For each, only one product of two of x, W and dy fits.",
     "b is added to each row, so its gradient is the sum of the rows of dy.",
     "`return dy @ W.T, x.T @ dy, dy.sum(axis=0)`",
     takeaway="Two products backward for each product forward: that is why backward takes twice as long.",
@@ -207,13 +207,13 @@ def linear_backward(answer: Any) -> None:
     5,
     "Repeat: w ← w − lr · slope(w).",
     "`for _ in range(steps): w = w - lr * slope(w)`",
-    takeaway="With lr = 1 this one would jump from side to side for ever: try it.",
+    takeaway="On (w − 3)², lr = 1 would make w jump from side to side for ever: try it.",
 )
 def descend(answer: Any) -> None:
     """Write `descend(slope, w, lr, steps)`: walk downhill from w by gradient descent.
 
-    slope(w) is the slope of the loss at w, and lr is the learning rate. Take `steps` steps, and return the w at which
-    you end. w may be a number or an array. Don't change the array that you get.
+    slope(w) is the slope of the loss at w, and lr is the learning rate. Take `steps` steps, and return the final w.
+    w may be a number or an array. Don't change the array that you get.
     """
 
     def slope_of_square(w: Any) -> Any:

@@ -112,7 +112,7 @@ def momentum(answer: Any) -> None:
 @exercise(
     "medium",
     15,
-    "m = β₁ m + (1 − β₁) g is the mean of the gradients, s = β₂ s + (1 − β₂) g² of their squares.",
+    "With β₁ = 0.9 and β₂ = 0.999, m = β₁ m + (1 − β₁) g averages g, and s = β₂ s + (1 − β₂) g² averages its square.",
     "Both begin at 0, so they are too small at first. Divide them by 1 − β₁ᵗ and 1 − β₂ᵗ.",
     "w − lr · (m / (1 − β₁ᵗ)) / (√(s / (1 − β₂ᵗ)) + 1e-8)",
 )
@@ -155,7 +155,7 @@ def batches(answer: Any) -> None:
     """Write `batches(x, y, size, rng)`: a generator that yields the mini-batches of one epoch.
 
     A batch is a pair of arrays, `size` rows of x and the same rows of y. rng, a NumPy generator, draws their order.
-    Each row comes exactly once, and the last batch may be shorter.
+    Each row appears exactly once, and the last batch may be shorter.
     """
     x, y = np.arange(20).reshape(10, 2), np.arange(10) * 10
     orders = []
@@ -194,8 +194,9 @@ def batches(answer: Any) -> None:
 def train(answer: Any) -> str:
     """Write `train(x, y)`: train a net to tell three spirals apart, and return a function that predicts.
 
-    x is (300, 2), and y is (300,), with the classes 0, 1 and 2. Your function gets points, (n, 2), and returns their
-    classes, (n,). It should get 95 % of *other* points of the spirals right. Use caffelite, or NumPy alone.
+    x is (300, 2), and y is (300,), with the classes 0, 1 and 2. Your function gets points of shape (n, 2),
+    and returns their classes, of shape (n,). It should get 95 % of *other* points of the spirals right. Use caffelite,
+    or NumPy alone.
     """
     x, y = datasets.spiral(points_per_class=100, seed=3)
     x_test, y_test = datasets.spiral(points_per_class=100, seed=4)

@@ -45,14 +45,15 @@ def check_choices(answer: Any, right: Mapping[str, str], choices: str, reasons: 
     "easy",
     10,
     "Look at the last training loss first. Is it small? Only then does the gap to the validation loss mean anything.",
-    "A training loss that hardly moves: does it fall ever more slowly (too small a net), or ever faster (too slow)?",
+    "A training loss that hardly moves: does it fall ever more slowly (net too small), or ever faster (rate too low)?",
     "To stop well, take the epoch with the smallest validation loss. The training loss can't tell you.",
-    takeaway="These five pictures are nearly all that you'll ever see.",
+    takeaway="Nearly every pair of curves you'll ever see looks like one of these five.",
 )
 def curves(answer: Any) -> None:
     """Write `curves`, a dict: say for each of five nets what its losses tell you, and when to stop.
 
-    Here is the loss on the training images, and below it the loss on 287 other images (validation), after some epochs:
+    Here is the loss on the training images, and below it the loss on 287 other images (validation), after 1 to 80
+    epochs:
 
         epoch             1     2     5    10    20    40    80
         A  training    2.22  2.04  1.11  0.44  0.20  0.10  0.04
@@ -66,8 +67,8 @@ def curves(answer: Any) -> None:
         E  training    2.30  2.30  2.28  2.25  2.18  2.01  1.62
            validation  2.31  2.31  2.29  2.26  2.19  2.04  1.66
 
-    The keys `"A"` to `"E"` get one of the words `"fine"`, `"overfits"`, `"underfits"`, `"rate too high"` and
-    `"rate too low"`, each word once. The key `"stop"` gets the epoch of the table at which you would stop net B.
+    The keys `"A"` to `"E"` get the verdicts `"fine"`, `"overfits"`, `"underfits"`, `"rate too high"` and
+    `"rate too low"`, each once. The key `"stop"` gets the epoch of the table at which you would stop net B.
     Guessing has a loss of 2.30.
     """
     right = {"A": "fine", "B": "overfits", "C": "underfits", "D": "rate too high", "E": "rate too low"}
@@ -95,8 +96,8 @@ def curves(answer: Any) -> None:
 @exercise(
     "easy",
     10,
-    "Which of them is good on its training data? For these, the training isn't the problem: the data are.",
-    "If nothing changes at all, the gradient is 0. If it changes a little, the step is small.",
+    "Which of them are good on their training data? For these, the training isn't the problem: the data are.",
+    "If the loss doesn't change at all, the gradient is 0. If it changes a little, the step is small.",
     "100 % on labels that have nothing to do with the images is possible: a large net can memorize anything.",
     takeaway="First look at the training accuracy, then at the loss of the first epochs, then at ten rows of the data.",
 )
@@ -105,7 +106,7 @@ def ten_percent(answer: Any) -> None:
 
         net  loss, epochs 1, 2, 3 … last     training  test  predicts
         A    2.303  2.303  2.303 …  2.303        10 %  10 %  5 for every image
-        B    2.325  2.297  2.280 …  0.003       100 %   8 %  each digit about as often
+        B    2.325  2.297  2.280 …  0.003       100 %   8 %  each digit about equally often
         C    2.308  2.308  2.308 …  2.305         9 %   9 %  3 for most images
         D    33.91  2.388  2.384 …  2.389        10 %  10 %  2 for every image
         E    1.690  0.573  0.288 …  0.036       100 %  10 %  4 for every test image
@@ -142,18 +143,18 @@ def ten_percent(answer: Any) -> None:
     "easy",
     10,
     "First ask: is the target a class, several labels, a number, or a count?",
-    "One of ten: SoftmaxLoss. Each of twenty by itself: SigmoidLoss. A squared error of 10 weighs 100 times one of 1.",
+    "One of ten: SoftmaxLoss. Each of twenty by itself: SigmoidLoss. Squared, an error of 10 equals 100 errors of 1.",
     "A range between two values has two ends, and each of them is a quantile.",
 )
 def losses(answer: Any) -> None:
-    """Write `losses`, a dict: choose a loss of caffelite for each of six tasks.
+    """Write `losses`, a dict: choose one of caffelite's losses for each of six tasks.
 
     - `"digit"`: which of the ten digits does an image show?
     - `"tags"`: which of twenty tags fit a photo? Often several do.
     - `"price"`: what does a flat cost? All prices are checked.
     - `"typos"`: the same, but one price in fifty has one zero too many.
-    - `"calls"`: how many calls come in the next hour?
-    - `"parcel"`: between which two hours do nine of ten parcels arrive? Most are on time, and a few are very late.
+    - `"calls"`: how many calls will come in during the next hour?
+    - `"parcel"`: between which two times do nine out of ten parcels arrive? Most are on time, a few very late.
 
     Choose from `"SoftmaxLoss"`, `"SigmoidLoss"`, `"MSELoss"`, `"HuberLoss"`, `"MAELoss"`, `"PoissonLoss"`,
     `"GaussianLoss"` and `"QuantileLoss"`.
@@ -221,7 +222,7 @@ def best_epoch(answer: Any) -> None:
 @exercise(
     "medium",
     15,
-    "`order = rng.permutation(len(x))`: the first rows of this order are one part, and the others are the other one.",
+    "`order = rng.permutation(len(x))`: the first rows of this order are one part, and the rest are the other.",
     "Mean and standard deviation are something that you learn from data. So learn them from the training part alone.",
     "`mean, std = x[train].mean(axis=0), x[train].std(axis=0)`. Then scale both parts: `(x - mean) / std`.",
     takeaway="Whatever you compute from validation rows before the end makes the result look better than it is.",
@@ -229,7 +230,7 @@ def best_epoch(answer: Any) -> None:
 def split(answer: Any) -> None:
     """Write `split(x, y, share, rng)`: hold out rows for validation, and scale the columns without a data leak.
 
-    x is (n, d), y is (n,). rng, a NumPy generator, draws which rows are held out; share = 0.25 is a quarter of them.
+    x is (n, d), y is (n,). rng, a NumPy generator, decides which rows are held out; share = 0.25 is a quarter of them.
     Bring each column to mean 0 and standard deviation 1 on the training rows, and scale the held-out rows in the same
     way. Return x_train, y_train, x_val and y_val. Don't change x.
     """
@@ -334,7 +335,7 @@ def check_rate(answer: Any, best: float) -> None:
 @exercise(
     "hard",
     25,
-    "Make it overfit ten images first. If it can't even do that, it's a bug, and more epochs won't help.",
+    "Make it overfit ten images first. If it can't even do that, there's a bug, and more epochs won't help.",
     "One mistake is in the data, one in the net and one in the training. Print the labels of some rows, for example.",
     "x is shuffled and y isn't; `lr=1.0` is far too high for Adam; the last ReLU turns all negative scores into 0.",
     takeaway="You've found all three.",
@@ -352,8 +353,9 @@ def read_digits(answer: Any) -> str:
             model.fit(x, y, loss=loss, optimizer=optimizer, epochs=20, verbose=0)
             return lambda x: model.predict(x).argmax(axis=1)
 
-    x is (1437, 64): images of 8 × 8 pixels, from 0 to 1. y is (1437,), their digits. The function that it returns
-    should get 95 % of 360 other images right. At the moment, it gets 10 %. Change as little as you can.
+    x is (1437, 64): images of 8 × 8 pixels, from 0 to 1. y is (1437,), their digits. The function that
+    `read_digits` returns should get 95 % of 360 other images right. At the moment, it gets 10 %. Change as little as
+    you can.
     """
     (x, y), (x_test, y_test) = datasets.digits()
     predict = call_answer("read_digits(x, y)", answer, x.reshape(-1, 64), y)

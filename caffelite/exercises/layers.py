@@ -51,8 +51,8 @@ def check_parameters(layer: Any, example: str, **shapes: tuple[int, ...]) -> Non
 def ReLU(answer: Any) -> None:
     """Write `class ReLU(cl.Function)`: y = max(x, 0), element by element.
 
-    `forward(self, x)` returns y, and keeps on self whatever `backward` needs. `backward(self, dy)` returns dx. Both
-    work on NumPy arrays.
+    `forward(self, x)` returns y, and stores in attributes whatever `backward` needs. `backward(self, dy)` returns
+    dx. Both work on NumPy arrays.
     """
     x = np.array([[-2.0, 0.5, 3.0], [1.0, -0.1, 7.0]])
     positive = (x > 0).astype(float)
@@ -72,7 +72,7 @@ def ReLU(answer: Any) -> None:
     "medium",
     15,
     "The derivative is y (1 − y). So keep y, not x.",
-    "`np.exp(-x)` overflows for x below −700. `np.exp(-abs(x))` never does. Which formula fits each sign?",
+    "`np.exp(-x)` overflows for x below −710. `np.exp(-abs(x))` never does. Which formula fits each sign?",
     "`e = np.exp(-abs(x)); y = np.where(x >= 0, 1, e) / (1 + e)`",
 )
 def Sigmoid(answer: Any) -> None:
@@ -109,9 +109,9 @@ def Sigmoid(answer: Any) -> None:
 def Linear(answer: Any) -> None:
     """Write `class Linear(cl.Function)`, with `Linear(in_features, out_features)`: y = x W + b.
 
-    Keep W, (in_features, out_features), and b, (out_features,), in attributes with these names, as Tensors with
-    `requires_grad=True`. Draw W at random, and let b start at 0. `backward(dy)` adds to the gradients of both, and
-    returns dx.
+    Keep W, of shape (in_features, out_features), and b, of shape (out_features,), in attributes with these names, as
+    Tensors with `requires_grad=True`. Draw W at random, and let b start at 0. `backward(dy)` adds to the gradients of
+    both, and returns dx.
     """
     layer = construct(answer, Function, "Linear", 4, 3)
     check_parameters(layer, "Linear(4, 3)", W=(4, 3), b=(3,))
@@ -209,15 +209,15 @@ def MaxPool(answer: Any) -> None:
     "hard",
     40,
     "An output is Σ over channels and places: y[:, o, i] = Σ_c Σ_j x[:, c, i + j] · W[o, c, j] + b[o].",
-    "Loop over the k places of the window. Each round is a product of everything else: `np.einsum`.",
+    "Loop over the k places of the window. In each round, one `np.einsum` does the rest.",
     "`for j in range(k): dW[:, :, j] = einsum('nol,ncl->oc', dy, x[:, :, j : j + l]); dx[:, :, j : j + l] += …`",
 )
 def Conv1d(answer: Any) -> None:
     """Write `class Conv1d(cl.Function)`, with `Conv1d(in_channels, out_channels, k)`: slide a window along a series.
 
-    x is (n, in_channels, length). Keep W, (out_channels, in_channels, k), and b, (out_channels,), as Tensors in
-    attributes. An output is y[n, o, i] = Σ_c Σ_j x[n, c, i + j] W[o, c, j] + b[o], so y is
-    (n, out_channels, length − k + 1). Don't flip the window: no framework does.
+    x is (n, in_channels, length). Keep W, of shape (out_channels, in_channels, k), and b, of shape
+    (out_channels,), as Tensors in attributes. An output is y[n, o, i] = Σ_c Σ_j x[n, c, i + j] W[o, c, j] + b[o], so
+    y is (n, out_channels, length − k + 1). Don't flip the window: no framework does.
     """
     layer = construct(answer, Function, "Conv1d", 2, 3, 4)
     check_parameters(layer, "Conv1d(2, 3, 4)", W=(3, 2, 4), b=(3,))
@@ -241,14 +241,15 @@ def Conv1d(answer: Any) -> None:
     "Forward: `y = y + einsum('nchw,oc->nohw', x[:, :, a : a + h, b : b + w], W[:, :, a, b])`.",
     "Back, for each pixel (a, b): `dW[:, :, a, b] = einsum('nohw,nchw->oc', dy, x[:, :, a : a + h, b : b + w])`.",
     "… and `dx[:, :, a : a + h, b : b + w] += einsum('nohw,oc->nchw', dy, W[:, :, a, b])`. h and w are those of dy.",
-    takeaway="Every net that recognizes images is built on these few lines.",
+    takeaway="Most nets that recognize images are built on these few lines.",
 )
 def Conv2d(answer: Any) -> None:
     """Write `class Conv2d(cl.Function)`, with `Conv2d(in_channels, out_channels, k)`: slide a window over images.
 
-    x is (n, in_channels, height, width). Keep W, (out_channels, in_channels, k, k), and b, (out_channels,), as Tensors
-    in attributes. An output is y[n, o, i, j] = Σ_c Σ_a Σ_b x[n, c, i + a, j + b] W[o, c, a, b] + b[o]. There is no
-    padding, so y has k − 1 fewer rows and columns than x. Don't flip the window.
+    x is (n, in_channels, height, width). Keep W, of shape (out_channels, in_channels, k, k), and b, of shape
+    (out_channels,), as Tensors in attributes. An output is
+    y[n, o, i, j] = Σ_c Σ_a Σ_b x[n, c, i + a, j + b] W[o, c, a, b] + b[o]. There is no padding, so y
+    has k − 1 fewer rows and columns than x. Don't flip the window.
     """
     layer = construct(answer, Function, "Conv2d", 2, 3, 3)
     check_parameters(layer, "Conv2d(2, 3, 3)", W=(3, 2, 3, 3), b=(3,))
@@ -275,7 +276,7 @@ def Conv2d(answer: Any) -> None:
 @exercise(
     "hard",
     40,
-    "Center each row, then divide it by its standard deviation: xhat = (x − mean) / std.",
+    "Centre each row, then divide it by its standard deviation: xhat = (x − mean) / std.",
     "The mean and the standard deviation depend on x, too. So dx has three terms.",
     "dx = (dy − dy.mean(row) − xhat · (dy · xhat).mean(row)) / std",
 )
@@ -318,9 +319,9 @@ def LayerNorm(answer: Any) -> None:
 def Embedding(answer: Any) -> None:
     """Write `class Embedding(cl.Function)`, with `Embedding(count, size)`: look up a vector for each word.
 
-    Keep the table W, (count, size), as a Tensor in an attribute. `forward(indices)` gets integers, (n, length), and
-    returns their vectors, (n, length, size). `backward(dy)` adds to the gradient of W. Integers have no gradient, so it
-    may return None.
+    Keep the table W, of shape (count, size), as a Tensor in an attribute. `forward(indices)` gets integers of shape
+    (n, length), and returns their vectors, of shape (n, length, size). `backward(dy)` adds to the gradient of W.
+    Integers have no gradient, so it may return None.
     """
     layer = construct(answer, Function, "Embedding", 7, 3)
     check_parameters(layer, "Embedding(7, 3)", W=(7, 3))
@@ -347,7 +348,7 @@ def Embedding(answer: Any) -> None:
     60,
     "scores = q kᵀ / √d, p = softmax of each row of scores, y = p v.",
     "Back: dv = pᵀ dy, dp = dy vᵀ. For softmax, ds = p (dp − Σ over the row of dp p).",
-    "dq = ds k / √d and dk = dsᵀ q / √d. For stacks of matrices, transpose by `np.swapaxes(a, -1, -2)`.",
+    "dq = ds k / √d and dk = dsᵀ q / √d. For stacks of matrices, transpose with `np.swapaxes(a, -1, -2)`.",
     takeaway="You have written the heart of a transformer, forward and backward.",
 )
 def Attention(answer: Any) -> None:

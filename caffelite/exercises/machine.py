@@ -20,10 +20,10 @@ from caffelite.program import capture
 @exercise(
     "medium",
     15,
-    "An (M, K) times a (K, N) has M · N · K multiplications and as many additions.",
+    "An (M, K) matrix times a (K, N) matrix takes M · N · K multiplications and as many additions.",
     "A layer has one product forward, x W, and two backward, xᵀ dy and dy Wᵀ. They have the same number of operations.",
     "The first layer needs no dx: nobody uses the gradient of the data.",
-    takeaway="print(cl.capture(step, x, y)) has the same number, product by product.",
+    takeaway="print(cl.capture(step, x, y)) shows the same number, product by product.",
 )
 def flop(answer: Any) -> None:
     """Write `flop(rows, sizes)`: count the floating-point operations in the matrix products of one training step.
@@ -46,14 +46,14 @@ def flop(answer: Any) -> None:
 @exercise(
     "easy",
     10,
-    "`x > 0` is a NumPy array of the present values. A replay can't compute it again, so `capture` raises TypeError.",
+    "`x > 0` is a NumPy array of the current values. A replay can't compute it again, so `capture` raises TypeError.",
     "Which of x and 0.1 x is the larger one, for x above 0, and for x below?",
     "`return cl.maximum(x, 0.1 * x)`",
 )
 def recordable(answer: Any) -> None:
     """Write `leaky(x)` in a way that can be recorded: multiply the negative elements of the Tensor x by 0.1.
 
-    Use operations of caffelite: no NumPy, no `if`, and no loop over the elements.
+    Use caffelite's operations: no NumPy, no `if`, and no loop over the elements.
     """
     x = np.array([[-1.0, 2.0], [3.0, -4.0]], np.float32)
     new_x = -x
@@ -128,7 +128,7 @@ def replay(answer: Any) -> str:
     "hard",
     30,
     "NumPy makes an array for each operator, and goes through memory for each. One pass is enough.",
-    'caffelite has a kernel for this: the machine\'s lesson calls `kernels.update("sgd", w, g, v, hyper)`.',
+    'caffelite has a kernel for this: the lesson about the machine calls `kernels.update("sgd", w, g, v, hyper)`.',
     "`from caffelite import _kernels as kernels; hyper = np.array([0.1, 0.9, 0, 0])`, outside of the function.",
     '`kernels.update("sgd", w, g, v[None], hyper)`: v is a row of the rule\'s state.',
 )
