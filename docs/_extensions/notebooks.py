@@ -2,9 +2,8 @@
 
 A notebook has the page's programs and its text in plain Markdown: links to pages with programs lead to their
 notebooks, links by name become names, those to the playground its command, included files become code, and exercises
-their text. A button at the top of the
-page leads to it, and `all.zip` has all of them. In `students.zip`, the signatures of the functions and classes, or an
-empty cell, are in place of each solution.
+their text. A button at the top of the page leads to it, and `all.zip` has all of them. In `students.zip`, the
+signatures of the functions and classes, or an empty cell, are in place of each solution.
 tests/tools/classroom.py makes both kinds, without Sphinx.
 """
 
@@ -145,6 +144,7 @@ def add(notebook, text):
     text = re.sub(r"\{playground\}`([^`<]*?)(?:\s*<(\d+)>)?`", name_playground, text)
     text = re.sub(r"\{\w+\}`~?([^`<]*?)(?:\s*<[^>`]*>)?`", r"*\1*", text)  # links by name
     text = re.sub(r"(?<!!)\[([^\]]+)\]\((?!https?:|[\w-]+\.ipynb\))[^)]*\)", r"*\1*", text)
+    text = re.sub(r"^:+\{admonition\} (.*)\n(:[\w-]+:.*\n)*", r"**\1**\n", text, flags=re.MULTILINE)
     text = re.sub(r"^\([\w-]+\)=\n|^:+(\{.*\}.*)?\n", "", text, flags=re.MULTILINE).strip()
     if text:
         notebook.cells.append(nbformat.v4.new_markdown_cell(text))

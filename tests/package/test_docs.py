@@ -96,7 +96,9 @@ def test_the_notebook_of_a_page_has_its_programs_and_its_text_without_markup(pag
     assert code == [source for source in shown if source not in removed]
     for cell in made["cells"]:
         if cell["cell_type"] == "markdown":
-            assert not re.search(r"\{\w+\}`|^```+\{|^:::", cell["source"], re.MULTILINE)
+            assert not re.search(r"\{\w+\}`|^```+\{|^:::|^:\w+:", cell["source"], re.MULTILINE)
+    titles = re.findall(r"^:::\{admonition\} (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    assert all(any(f"**{title}**" in cell["source"] for cell in made["cells"]) for title in titles)
 
 
 @pytest.mark.sources
