@@ -16,6 +16,7 @@ from tests.conftest import bits, train
 DOCS = Path(__file__).parents[2] / "docs"
 RNG = np.random.default_rng(0)
 X, Y = RNG.normal(size=(200, 2)).astype(np.float32), RNG.integers(0, 2, 200)
+SEQUENCES = RNG.normal(size=(200, 6, 3)).astype(np.float32)
 MODEL = cl.MLP(2, [3], seed=0)
 SGD = cl.SGD(MODEL.parameters(), lr=0.1)
 TENSOR = cl.Tensor(np.ones((2, 3)))
@@ -94,6 +95,31 @@ MISTAKES = {
         lambda: fit(np.ones((200, 1, 8, 8)), layers=[cl.Model([cl.Conv2d(1, 8, 3), cl.Flatten(), cl.Linear(9, 2)])]),
         ValueError,
         "expected (n, …, 9); it is layer 2 of the model, after Flatten(): Linear(288, 2) fits",
+    ),
+    "a pool of sequences": (
+        lambda: fit(SEQUENCES, layers=[cl.LSTM(3, 8, sequences=True), cl.GlobalMaxPool(), cl.ReLU(), cl.Linear(8, 2)]),
+        ValueError,
+        "after ReLU(): it fits if layer 1 is GlobalMaxPool(axis=1), which keeps the last axis of (n, 6, 8)",
+    ),
+    "a pool of pixels": (
+        lambda: fit(np.ones((200, 4, 5, 6)), layers=[cl.Linear(6, 3), cl.GlobalAvgPool(), cl.Linear(3, 2)]),
+        ValueError,
+        "after GlobalAvgPool(): it fits if layer 1 is GlobalAvgPool(axis=(1, 2)), which keeps the last axis of (n, 4",
+    ),
+    "a recurrent layer of series": (
+        lambda: fit(SEQUENCES, layers=[cl.Conv1d(6, 8, 1), cl.ReLU(), cl.LSTM(8, 2)]),
+        ValueError,
+        "ReLU(): it fits after cl.functions.Transpose(0, 2, 1), which swaps the axes of (n, 8, 3)",
+    ),
+    "a norm of sequences": (
+        lambda: fit(SEQUENCES, layers=[cl.GRU(3, 8, sequences=True), cl.BatchNorm(8)]),
+        ValueError,
+        ": it fits after cl.functions.Transpose(0, 2, 1), which swaps the axes of (n, 6, 8)",
+    ),
+    "a series of another width": (
+        lambda: fit(SEQUENCES, layers=[cl.Conv1d(6, 8, 1), cl.Conv1d(3, 8, 1)]),
+        ValueError,
+        "after Conv1d(6, 8, 1): Conv1d(8, 8, 1) fits",
     ),
     # ---- data ----
     "a dict": (
