@@ -26,6 +26,10 @@ class WindowRows:
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return np.array(self.view, dtype, copy=copy)
 
+    def overlap(self) -> bool:
+        """Return whether a row has values that the next row has, too."""
+        return np.may_share_memory(self.view[:1], self.view[1:2])
+
     def __repr__(self) -> str:
         return f"WindowRows{self.shape}"
 

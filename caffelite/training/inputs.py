@@ -31,7 +31,7 @@ from caffelite.data.generator import Batch, DataGenerator, Prefetch, is_replayed
 from caffelite.data.lengths import as_lengths, cut_batch
 from caffelite.data.out_of_core import Source
 from caffelite.data.split import split_data
-from caffelite.data.windows import Windows
+from caffelite.data.windows import WindowRows, Windows
 from caffelite.files.state import BaseModel
 from caffelite.functions import Losses
 from caffelite.functions.losses.base import Loss, unwrap_penalized
@@ -82,9 +82,9 @@ def make_training_batches(
     else:
         if options.class_weight is not None:
             raise ValueError("class_weight needs x and y as arrays; a DataGenerator or batches have their own weights")
+        check_batches(model, given, loss, options.batch_options())
         if options.validation_split != 0:
             raise ValueError("validation_split needs x and y as arrays; give validation_data instead")
-        check_batches(model, given, loss, options.batch_options())
         column_names, training, held_out = x.column_names if isinstance(x, DataGenerator) else None, x, None
     if trains_batch_norm(model):
         training = merge_single_rows(training)
@@ -118,6 +118,11 @@ def _prepare_rows(
     data, column_names = prepare_data(model, given, loss)
     if not has_split:
         return data, None, column_names
+    if any(isinstance(x, WindowRows) and x.overlap() for x in (given.x if isinstance(given.x, tuple) else (given.x,))):
+        warn(
+            "validation_split draws windows at random, and windows overlap: what it evaluates is in the training, too. "
+            "Take training, validation = windows.split(0.2) and validation_data=(validation.x, validation.y)"
+        )
     split_rng = model._model_state.find_split_rng(data.rows, rng, reseed=options.seed is not None)
     data, held_out = split_data(data, options.validation_split, split_rng)
     if class_weights is not None:
@@ -198,7 +203,7 @@ def check_batches(model: BaseModel, given: UserData, loss: Function, options: Ma
     elif isinstance(x, np.ndarray) or is_sparse(x) or not isinstance(x, Iterable):
         got = f"an array of shape {x.shape}" if isinstance(x, np.ndarray) else f"a {type(x).__name__}"
         if isinstance(x, Windows):
-            got += ": give windows.x and windows.y"
+            got += ": give windows.x and windows.y; training, validation = windows.split(0.2) makes validation_data"
         elif inspect.isgeneratorfunction(x):
             got += ": call it, because it returns such an iterable"
         elif hasattr(x, "__getitem__") and hasattr(x, "__len__"):

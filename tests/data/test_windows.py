@@ -127,8 +127,28 @@ def test_many_windows_are_read_block_by_block(monkeypatch):
         np.array([np.sin(np.arange(300) / 5)[12 + i] for i in (plain[:, 0, 0][None] == x[:, 0]).argmax(axis=1)]),
     )
     model = recurrent()
-    train(model, windows.x, windows.y, loss=cl.MSELoss(), epochs=2, validation_split=0.2)
+    with pytest.warns(cl.TrainingWarning, match=OVERLAP):
+        train(model, windows.x, windows.y, loss=cl.MSELoss(), epochs=2, validation_split=0.2)
     assert_same_bits(model.predict(windows.x), model.predict(plain))
+
+
+OVERLAP = r"^validation_split draws windows at random, and windows overlap: .*windows\.split\(0\.2\)"
+
+
+@pytest.mark.parametrize("channels_first", [False, True])
+def test_a_random_split_of_windows_that_overlap_is_a_warning(channels_first):
+    windows = cl.Windows(walk(), 12, 2, channels_first=channels_first, stride=11)
+    assert windows.x.overlap()
+    model = cl.Model([cl.Flatten(), cl.Linear(12, 2)], seed=0)
+    with pytest.warns(cl.TrainingWarning, match=OVERLAP):
+        train(model, windows.x, windows.y, loss=cl.MSELoss(), validation_split=0.2)
+    apart = cl.Windows(walk(), 12, 2, channels_first=channels_first, stride=12)
+    train(model, apart.x, apart.y, loss=cl.MSELoss(), validation_split=0.2)
+
+
+def test_windows_in_place_of_x_and_y_raise_and_name_both_and_the_split():
+    with pytest.raises(ValueError, match=r"got a Windows: give windows.x and windows.y; .* = windows\.split\(0\.2\)"):
+        train(recurrent(), cl.Windows(walk(), 12, 2), loss=cl.MSELoss(), validation_split=0.2)
 
 
 def test_convolutions_take_windows_with_channels_first():
