@@ -12,6 +12,7 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.reprs import repr_with_arguments
+from caffelite._support.warnings import warn
 from caffelite.core.arrays import (
     INDICES_HINT,
     as_array,
@@ -23,7 +24,7 @@ from caffelite.core.arrays import (
 from caffelite.core.function import Function, Shape, format_shape
 from caffelite.core.initializers import Initializer, check_initializer, uniform
 from caffelite.core.inputs import as_float
-from caffelite.core.modes import is_training, shape_inference
+from caffelite.core.modes import is_training, meta_init, shape_inference
 from caffelite.core.shard import current_shard
 from caffelite.core.tensor import Tensor, make_parameter
 from caffelite.functions.dropout import draw_seed
@@ -64,6 +65,9 @@ class Recurrent(Function, recordable=True):
         self.sequences, self.bidirectional = bool(sequences), bool(bidirectional)
         self.layers = check_positive_integer(f"{name}: layers", layers, MAX_LAYERS)
         self.dropout = check_nonnegative(f"{name}: dropout", dropout, 1.0)
+        if self.dropout > 0 and self.layers == 1 and not meta_init.is_on:
+            hint = f"give layers=2, or put cl.Dropout({dropout:g}) after it"
+            warn(f"{name}: dropout={dropout:g} does nothing, because it acts between layers and there is one: {hint}")
         self.initializer = check_initializer(name, initializer)
         rows = self.gates * self.hidden
         for layer in range(self.layers):

@@ -427,7 +427,11 @@ def test_nothing_is_dropped_in_inference_without_a_p_or_in_a_single_layer(layer,
     plain(x)
     assert stack.random[1] == plain.random[1] == 0
     assert list(stack.buffers()) == ["random"]
-    single = make_layer(layer, 3, 4, dropout=0.5)
+    with pytest.warns(
+        cl.TrainingWarning, match=rf"^{layer.__name__}: dropout=0.5 does nothing, .*cl.Dropout\(0.5\)"
+    ) as found:
+        single = make_layer(layer, 3, 4, dropout=0.5)
+    assert len(found) == 1
     assert_same_bits(single(x).data, make_layer(layer, 3, 4)(x).data)
     assert single.buffers() == {}
 

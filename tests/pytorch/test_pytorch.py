@@ -517,7 +517,7 @@ def test_shared_and_frozen_parameters_stay_so():
 
 def test_dropout_is_kept_if_both_drop():
     block = cl.TransformerBlock(4, 2, dropout=0.3)
-    model = cl.Model([cl.LSTM(4, 4, True, 2, 0.2), cl.LSTM(4, 4, True, dropout=0.1), cl.Dropout(0.4), block])
+    model = cl.Model([cl.LSTM(4, 4, True, 2, 0.2), cl.LSTM(4, 4, True, 3, 0.1), cl.Dropout(0.4), block])
     module = door.to_torch(model)
     assert (module[0].dropout, module[1].dropout, module[2].p) == (0.2, 0.1, 0.4)
     assert (module[3].self_attn.dropout, module[3].dropout1.p, module[3].dropout2.p) == (0.3, 0.3, 0.3)
