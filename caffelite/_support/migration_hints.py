@@ -94,6 +94,18 @@ def _raise_name_error(module: types.ModuleType, name: str) -> NoReturn:
     raise hints.missing_name_error(f"caffelite.{path}", name, hint)
 
 
+# ---- methods ---------------------------------------------------------------------------------------------------------
+
+
+def check_call(kind: Any) -> None:
+    """Raise TypeError if the `call` of a model class takes `training`, as in Keras: it would keep its default."""
+    if "training" in inspect.signature(kind.call).parameters:
+        raise TypeError(
+            f"{kind.__name__}.call takes training, which caffelite does not give: leave it out and ask "
+            "cl.is_training(), which is False in predict and evaluate"
+        )
+
+
 # ---- arguments -------------------------------------------------------------------------------------------------------
 
 

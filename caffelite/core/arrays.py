@@ -135,7 +135,9 @@ def as_array(data: Any, what: Any) -> np.ndarray:
         raise TypeError(f"{what}: expected an array in the memory of the CPU: {error}") from error
     except ValueError as error:
         label = what if isinstance(what, str) else f"{what!r}: x"
-        raise ValueError(f"{label} is not an array: {error}") from error
+        has_arrays = isinstance(data, list | tuple) and any(hasattr(part, "__array__") for part in data)
+        hint = "; several arrays are a tuple, and a model takes each as an argument, call(self, a, b)" * has_arrays
+        raise ValueError(f"{label} is not an array: {error}{hint}") from error
 
 
 def is_foreign_array(data: Any) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
-from caffelite._support.migration_hints import DefaultProperty
+from caffelite._support.migration_hints import DefaultProperty, check_call
 from caffelite._support.moved_modules import rename_attributes
 from caffelite._support.reprs import init_arguments, init_signature, unstored_arguments
 from caffelite.core.function import Function, Shape
@@ -44,6 +44,7 @@ class _ContainerMeta(ABCMeta):
                 raise TypeError(f"{cls.__name__}.__init__ has to call super().__init__()")
             container.all_functions()
         if not cls.__module__.startswith("caffelite."):
+            check_call(cls)
             container._model_state.init_arguments = unstored_arguments(container, arguments, options)
         return container
 

@@ -101,6 +101,11 @@ def shape_for(model: BaseModel, inputs: Sequence[np.ndarray], n: int | None) -> 
                 return model.output_shape(*input_shapes)
             return infer_call_shape(model, tuple(input_shapes), dtypes_like(model, inputs))
     except UnknownLengthError:
+        if not model.is_sequence() and not accepts_inputs(type(model).call, len(inputs)):  # type: ignore[attr-defined]
+            raise TypeError(
+                f"{type(model).__name__}.call{inspect.signature(model.python_code())} got {len(inputs)}: several "
+                "inputs are a tuple, fit((a, b), y), and each one is an argument, call(self, a, b)"
+            ) from None
         return None
     except Exception:
         if model.is_sequence() or not is_internal(type(model).output_shape):

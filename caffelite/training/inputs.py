@@ -244,7 +244,9 @@ def prepare_data(model: BaseModel, given: UserData, loss: Function) -> tuple[Bat
     check_indices(model, name, cut_data.inputs)
     for target_name, a in targets.items():
         if a.shape[:1] != (rows,):
-            raise ValueError(f"{name} has {rows} rows, {target_name if len(targets) > 1 else 'y'} has shape {a.shape}")
+            hint = tuple_hint(x) if isinstance(x, list) and np.ndim(x[0]) > 1 else ""
+            y_name = target_name if len(targets) > 1 else "y"
+            raise ValueError(f"{name} has {rows} rows, {y_name} has shape {a.shape}{hint}")
     weights = None if weights is None else as_weights(weights, rows, model.dtype)
     check_targets(loss, shape, cut_data.targets)
     check_weights(loss, weights)

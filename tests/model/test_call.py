@@ -344,6 +344,52 @@ def test_a_tuple_stays_one_input_if_the_model_takes_one():
     assert_same_bits(model((t, t), 2.0).data, 2 * (X + X))
 
 
+class ListModel(cl.Model):
+    """A model whose `call` takes all inputs in one argument, as in Keras."""
+
+    def __init__(self):
+        super().__init__(seed=0)
+        self.a, self.b = cl.Linear(4, 3), cl.Linear(2, 3)
+
+    def call(self, inputs):
+        a, b = inputs
+        return self.a(a) + self.b(b)
+
+
+A_TUPLE = r"inputs are a tuple, fit\(\(a, b\), y\), and each one is an argument, call\(self, a, b\)$"
+
+
+def test_inputs_that_call_does_not_take_raise_and_name_the_tuple_and_the_arguments():
+    options = {"loss": cl.MSELoss(), "verbose": 0}
+    for model, x, message in [
+        (ListModel(), (X, X[:, :2]), rf"^ListModel.call\(inputs\) got 2: several {A_TUPLE}"),
+        (TwoInputs(), X, rf"^TwoInputs.call\(x, y, scale=1.0\) got 1: several {A_TUPLE}"),
+    ]:
+        with pytest.raises(TypeError, match=message):
+            model.fit(x, X[:, :3], optimizer=cl.Adam(model.parameters()), **options)
+        with pytest.raises(TypeError, match=message):
+            model.predict(x)
+
+
+def test_several_inputs_in_a_list_raise_and_name_the_tuple():
+    model = ListModel()
+    with pytest.raises(
+        ValueError, match=r"^predict is not an array: .*; several arrays are a tuple, .*, call\(self, a, b\)$"
+    ):
+        model.predict([X, X[:, :2]])
+    with pytest.raises(ValueError, match=r"^x has 2 rows, y has shape .*; several inputs are a tuple, got a list$"):
+        model.fit([X, X], X[:, :3], loss=cl.MSELoss(), optimizer=cl.Adam(model.parameters()))
+
+
+def test_a_call_with_keras_argument_training_raises_and_names_is_training():
+    class Noisy(cl.Model):
+        def call(self, x, training=None):
+            return x * 2 if training else x
+
+    with pytest.raises(TypeError, match=r"^Noisy.call takes training, .* ask cl.is_training\(\), which is False in"):
+        Noisy()
+
+
 def test_a_sequence_takes_one_input():
     model = cl.Model([cl.Linear(4, 3)], seed=0)
     for call in (model.predict, lambda x: model.evaluate(x, Y, loss=cl.SoftmaxLoss())):
