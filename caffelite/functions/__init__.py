@@ -75,4 +75,4 @@ __all__ += reduction.__all__
 __all__ += shape.__all__
 
 # Of these families, users make the layers themselves. The others have functions that make a Function at each call.
-add_argument_hints(attention, convolution, dropout, embedding, linear, normalization, pooling, recurrent)
+add_argument_hints(attention, convolution, dropout, embedding, linear, losses, normalization, pooling, recurrent)

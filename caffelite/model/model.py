@@ -41,7 +41,8 @@ from caffelite.training.step import EvaluationStep
 
 @structure.register
 @foreign_attributes(
-    "add_loss compile load_weights partial_fit predict_proba save_weights score train_on_batch train_step"
+    "add_loss add_metric compile fit_generator get_config get_layer load_weights partial_fit predict_classes "
+    "predict_proba save_weights score to_json train_on_batch train_step weights"
 )
 class Model(Container, recordable=True):
     """Functions in sequence, or any graph of them if you write `call`. A Model is a Function, so Models nest.

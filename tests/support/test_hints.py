@@ -46,6 +46,20 @@ X, Y = np.ones((4, 3), "float32"), np.array([0, 1, 1, 0])
         ("L1Loss", "cl.MAELoss"),
         ("SmoothL1Loss", "cl.HuberLoss"),
         ("RMSprop", "cl.RMSProp"),
+        ("utils", r"cl.Model\(seed=0\), and integer labels without to_categorical"),
+        ("timeseries_dataset_from_array", r"cl.Windows\(.*whose y follows the window: do not shift it"),
+        ("Input", r"call\(self, a, b\)"),
+        ("Precision", r"metrics="),
+        ("ExponentialDecay", "cl.schedules.exponential"),
+        ("PolynomialDecay", "cl.schedules"),
+        ("PiecewiseConstantDecay", "a callback that sets optimizer.lr"),
+        ("CosineDecayRestarts", "a callback that sets optimizer.lr"),
+        ("TerminateOnNaN", "cl.TrainingDiverged"),
+        ("BackupAndRestore", "cl.callbacks.Checkpoint"),
+        ("clone_model", "copy.deepcopy"),
+        ("Subtract", "operators"),
+        ("GaussianDropout", "cl.Dropout"),
+        ("Permute", r"cl.functions.Transpose\(0, 2, 1\)"),
     ],
 )
 def test_a_name_of_keras_or_pytorch_is_an_error_that_says_caffelites(name, here):
@@ -104,6 +118,25 @@ def test_hints_are_not_imported_before_somebody_needs_one():
         (lambda: cl.Linear(3, 4, activation="relu"), r"cl\.ReLU"),
         (lambda: cl.BatchNorm(3, epsilon=1e-3), "eps="),
         (lambda: cl.Dropout(rate=0.5), "p="),
+        (lambda: cl.Linear(units=10), r"the size of the input first, such as cl\.Linear\(inputs, 10\)"),
+        (
+            lambda: cl.Conv2d(filters=16, kernel_size=3),
+            r"the channels of the input first, such as cl\.Conv2d\(inputs, 16,",
+        ),
+        (lambda: cl.LSTM(3, 4, activation="relu"), "recurrent layers always have tanh and sigmoid"),
+        (lambda: cl.GRU(3, 4, stateful=True), r"gru\(x, h0\)"),
+        (
+            lambda: cl.Conv2d(3, 4, 3, kernel_regularizer="l2"),
+            r"cl\.Penalized\(loss, parameters, l2=…\), or weight_decay",
+        ),
+        (lambda: cl.Conv2d(3, 4, 3, data_format="channels_last"), "channels first"),
+        (lambda: cl.Linear(3, 4, bias_initializer="zeros"), "biases begin at 0"),
+        (lambda: cl.BatchNorm(3, center=False), "scale and shift always"),
+        (lambda: cl.SoftmaxLoss(from_logits=True), "scores as inputs"),
+        (lambda: cl.Model(inputs=1, outputs=2), r"a subclass of cl\.Model that writes call\(self, a, b\)"),
+        (lambda: cl.Adam([], use_ema=True), "AverageWeights"),
+        (lambda: cl.Adam([], gradient_accumulation_steps=4), "accumulate=4"),
+        (lambda: cl.callbacks.Checkpoint("net", save_freq=2), "every="),
         (lambda: cl.SGD([], learning_rate=0.1), "lr="),
         (lambda: cl.Adam([], lr=0.1, beta_1=0.9), "betas="),
         (lambda: cl.Model([cl.ReLU()], name="net"), "names of attributes"),
@@ -145,6 +178,20 @@ def test_fit_without_a_loss_or_optimizer_raises_and_suggests_one():
         MODEL.evaluate(X, Y)
     with pytest.raises(TypeError, match=rf"{loss}, and optimizer=cl\.Adam\(model\.parameters\(\)\)$"):
         MODEL.fit(X, Y)
+
+
+@pytest.mark.parametrize(
+    ("make", "here"),
+    [
+        (lambda: cl.Linear(10), r"the size of the input first, such as cl\.Linear\(inputs, 10\)"),
+        (lambda: cl.LSTM(32), r"the size of the input first, such as cl\.LSTM\(inputs, 32\)"),
+        (lambda: cl.Conv2d(16, 3), r"a kernel size, such as cl\.Conv2d\(inputs, 16, 3\)"),
+        (lambda: cl.Adam(lr=0.1), r"the parameters, such as cl\.Adam\(model\.parameters\(\)\)"),
+    ],
+)
+def test_an_argument_that_keras_does_not_take_is_an_error_with_an_example(make, here):
+    with pytest.raises(TypeError, match=rf"missing 1 required positional argument: '\w+'; give {here}"):
+        make()
 
 
 @pytest.mark.parametrize("argument", [{"widht": 3}, {"self": 3}])
@@ -192,6 +239,13 @@ def test_signatures_are_those_that_were_written(kind):
         ("count_params", "p.size"),
         ("train_on_batch", "backward"),
         ("add_loss", "cl.Penalized"),
+        ("add_metric", "metrics="),
+        ("weights", r"named_parameters\(\) and buffers\(\)"),
+        ("get_layer", r"model\[0\] of a sequence"),
+        ("get_config", r"repr\(model\)"),
+        ("to_json", r"save\(path\)"),
+        ("fit_generator", r"fit\(batches"),
+        ("predict_classes", r"argmax\(axis=1\)"),
     ],
 )
 def test_a_method_of_a_keras_model_is_an_error_that_says_caffelites(name, here):
