@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from typing import Any
 
 _DROPOUT = "only cl.Dropout(p), which drops single elements and not whole channels"
-_SOFTMAX_LOSS = "cl.SoftmaxLoss(), of scores and integer labels"
 
 #: The hint of each name. Names that have the same hint have blanks between them.
 NAMES = {
@@ -26,8 +25,7 @@ NAMES = {
     "AveragedModel swa_utils SwapEMAWeights": "cl.callbacks.AverageWeights",
     "lr_scheduler": "cl.schedules, as lr=cl.schedules.cosine(0.1, steps=1000)",
     # Models and data
-    "Module": "cl.Model, whose subclasses write call; or cl.Function",
-    "Layer": "cl.Function; or cl.Model, whose subclasses write call",
+    "Module Layer": "cl.Model, whose subclasses write call; or cl.Function",
     "Input InputLayer": "layers with sizes, cl.Model([cl.Linear(64, 10), …]), and subclasses with call(self, a, b)",
     "Parameter Variable": "cl.Tensor(…, requires_grad=True)",
     "DataLoader Dataset TensorDataset PyDataset": "cl.DataGenerator(x, y, batch_size=32)",
@@ -81,32 +79,29 @@ NAMES = {
     "Masking": "lengths of recurrent layers, gru(x, lengths=lengths), and masks of attention, block(x, mask)",
     "TransformerEncoder TransformerEncoderLayer": "cl.TransformerBlock, one for each layer",
     "TransformerDecoderLayer": "cl.TransformerBlock(…, causal=True)",
-    "TextVectorization Tokenizer": "cl.Vocabulary(texts)",
-    "StringLookup": "cl.Vocabulary(texts); or cl.Columns(frame) for a table",
+    "TextVectorization Tokenizer StringLookup": "cl.Vocabulary(texts); or cl.Columns(frame) for a table",
     "Normalization StandardScaler OneHotEncoder": "cl.Columns(frame) for a table; or cl.BatchNorm(features) at first",
     "Rescaling": "no layer for this: divide the array, x / 255",
     "RepeatVector": "cl.repeat(x[:, None], n, axis=1), in the call of a cl.Model",
-    "ReflectionPad1d ReflectionPad2d": 'cl.Pad(widths, "reflect")',
     "ModuleList ModuleDict": "lists and dicts of layers in attributes",
     "add_weight": "cl.Tensor(array, requires_grad=True) in an attribute",
     "Permute": "cl.functions.Transpose(0, 2, 1), with the axis of the rows; or x.transpose(0, 2, 1) of a Tensor",
     "Activation": "a layer for each, cl.ReLU(), cl.Tanh() …",
-    "ZeroPadding1D ZeroPadding2D ZeroPad2d": "cl.Pad(widths)",
+    "ZeroPadding1D ZeroPadding2D ZeroPad2d ReflectionPad1d ReflectionPad2d": 'cl.Pad(widths, "zero") or "reflect"',
     "ReLU6": "x.clip(0, 6) of a Tensor",
     "Unflatten": "cl.Reshape(shape)",
     "Lambda": "a cl.Model whose subclass writes call",
     "arange": "numpy.arange: make the array in __init__ and keep it in an attribute",
     "no_gradient": "cl.no_grad()",
-    "Add Subtract Average": "operators of Tensors, such as x + y; or cl.Residual(f), which is x + f(x)",
-    "Multiply": "x * y of Tensors",
+    "Add Subtract Multiply Average": "operators of Tensors, such as x * y; or cl.Residual(f), which is x + f(x)",
     "Concatenate cat": "cl.concatenate([a, b], axis=1)",
     "cosine_similarity CosineSimilarity": "(a * b).sum(axis=1) of rows a / (a**2).sum(axis=1, keepdims=True).sqrt()",
     "clip_grad_norm_": "fit(…, clip_norm=1.0) and optimizer.step(clip_norm=1.0)",
     "pack_padded_sequence pad_packed_sequence": "lengths of recurrent layers, gru(x, lengths=lengths)",
     "gradcheck": "cl.check_gradients(f, *inputs)",
     # Losses
-    "NLLLoss CategoricalCrossentropy SparseCategoricalCrossentropy": _SOFTMAX_LOSS,
-    "cross_entropy nll_loss": _SOFTMAX_LOSS,
+    "NLLLoss CategoricalCrossentropy SparseCategoricalCrossentropy cross_entropy nll_loss": "cl.SoftmaxLoss(), of scores "
+    "and integer labels",
     "BCEWithLogitsLoss binary_cross_entropy_with_logits": "cl.SigmoidLoss(), of scores",
     "BCELoss BinaryCrossentropy binary_cross_entropy": "cl.SigmoidLoss(), of scores: leave out Sigmoid",
     "L1Loss MeanAbsoluteError l1_loss": "cl.MAELoss()",
@@ -145,10 +140,8 @@ ATTRIBUTES = {
     "trainable": "requires_grad: set it to False to freeze the parameters",
     "compile add_metric": "fit(…, loss=…, optimizer=…, metrics=[…]) without compile",
     "stop_training": "callbacks that return True to end the training",
-    "get_weights": "state_dict(), arrays by name",
-    "set_weights": "load_state_dict(state)",
-    "save_weights": "save(path)",
-    "load_weights": "load(path)",
+    "get_weights set_weights": "state_dict(), arrays by name, and load_state_dict(state)",
+    "save_weights load_weights": "save(path) and load(path)",
     "modules named_modules": "functions, or model[0] and so on; children() of a model that writes call",
     "count_params": "sum(p.size for p in model.parameters())",
     "train_on_batch train_step minimize": "loss(model(x), y).backward(), optimizer.step() and optimizer.zero_grad()",
@@ -233,9 +226,7 @@ ARGUMENTS = {
     "clipnorm clipvalue": "only fit(…, clip_norm=1.0), the norm of all gradients together",
     # of fit, evaluate and callbacks
     "steps_per_epoch": "epochs that go once through x: its __iter__ may return itertools.islice(batches, 5)",
-    "validation_steps": "evaluations of all validation data",
-    "validation_freq": "an evaluation after each epoch",
-    "validation_batch_size": "evaluations of 1024 rows at a time",
+    "validation_steps validation_freq validation_batch_size": "an evaluation of all validation data after each epoch",
     "initial_epoch": "a second fit, which continues the training; or resume=path, the path of a Checkpoint",
     "verbose": "verbose only in fit: evaluate and callbacks print nothing",
     "return_dict": "a dict as the result, always",

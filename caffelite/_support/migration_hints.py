@@ -94,7 +94,7 @@ def _raise_name_error(module: types.ModuleType, name: str) -> NoReturn:
     raise hints.missing_name_error(f"caffelite.{path}", name, hint)
 
 
-# ---- methods ---------------------------------------------------------------------------------------------------------
+# ---- arguments -------------------------------------------------------------------------------------------------------
 
 
 def check_call(kind: Any) -> None:
@@ -104,9 +104,6 @@ def check_call(kind: Any) -> None:
             f"{kind.__name__}.call takes training, which caffelite does not give: leave it out and ask "
             "cl.is_training(), which is False in predict and evaluate"
         )
-
-
-# ---- arguments -------------------------------------------------------------------------------------------------------
 
 
 def add_argument_hints(*targets: types.ModuleType | type, methods: Iterable[str] = HINTED_METHODS) -> None:

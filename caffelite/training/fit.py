@@ -25,6 +25,7 @@ from caffelite.training.callbacks.advice import ScaleWarning, find_merged_layers
 from caffelite.training.callbacks.averaging import AveragingHook, AveragingStep
 from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.callback_list import CallbackList
+from caffelite.training.callbacks.early_stopping import EarlyStopping
 from caffelite.training.callbacks.progress import Progress
 from caffelite.training.callbacks.resume import Resumption, TrainingCheckpoint, rng_states
 from caffelite.training.epochs.accumulation import apply_accumulation
@@ -213,6 +214,7 @@ class TrainingRun:
         optimizer.warn_of_rates(None if num_steps is None else (options.epochs - epoch) * num_steps - first_step)
         if options.verbose != 0:
             self.progress = Progress(options.verbose, options.epochs, num_steps, epoch, first_step)
+            self.progress.monitors = [x for x in self.callback_list.callbacks if isinstance(x, EarlyStopping)]
             reports.append(self.progress)
         if num_steps is None and (warn_at_end := optimizer._schedule_state.make_end_warning()) is not None:
             reports.append(ScheduleWarning(warn_at_end))

@@ -144,3 +144,16 @@ def test_verbose_auto_draws_a_bar_on_a_terminal(capsys, monkeypatch):
     printed = capsys.readouterr()
     assert printed.out == ""
     assert "epoch 4/4" in printed.err
+
+
+@pytest.mark.parametrize("verbose", [1, 2])
+def test_fit_names_the_best_epoch_of_an_early_stopping_at_the_end(capsys, verbose):
+    stop = cl.callbacks.EarlyStopping("loss", patience=2)
+    history = train(classifier(2, 16, 3), X, Y, lr=1e9, clip_norm=1.0, epochs=50, callbacks=[stop], verbose=verbose)
+    best = min(history["loss"])
+    assert history.epochs == stop.best_epoch + 3 < 50
+    assert capsys.readouterr().out.splitlines()[-1] == (
+        f"EarlyStopping: epoch {stop.best_epoch + 1} is the best one, with loss {best:.4g}"
+    )
+    train(classifier(2, 16, 3), X, Y, callbacks=[cl.callbacks.EarlyStopping("loss")], verbose=0)
+    assert capsys.readouterr().out == ""

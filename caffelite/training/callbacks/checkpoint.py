@@ -42,7 +42,7 @@ class Checkpoint:
     All other callbacks are called before it writes. If a later write fails, for example on a full disk, caffelite gives
     a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raise OSError before
     the first step if the folder does not exist. Raise ValueError if the training does not measure `monitor`, if the
-    model's names are too long for a file, for `every` below 1 and for negative `seconds`.
+    model's names are too long for a file, for `every` below 1, for negative `seconds`, and for "{epoch" in the name.
     """
 
     def __init__(
@@ -54,6 +54,11 @@ class Checkpoint:
         mode: str = "auto",
     ) -> None:
         self.path = Path(path).absolute()
+        if "{epoch" in self.path.name:
+            hint = "callbacks=[lambda epoch, history: model.save(f'w-{epoch:02d}.safetensors')]"
+            raise ValueError(
+                f"Checkpoint writes one file and puts no epoch into {self.path.name!r}: for all, give {hint}"
+            )
         self.every = check_positive_integer("every", every)
         self.seconds = None if seconds is None else check_nonnegative("seconds", seconds)
         self._monitor = None if monitor is None else CheckpointMonitor(monitor, 1, mode=mode)

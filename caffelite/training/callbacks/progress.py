@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from caffelite._kernels import EpochHook
@@ -27,8 +27,11 @@ class Progress(LoopHook):
     `steps` is the number of steps per epoch, or None if it is unknown. `epochs_before` epochs were done before, and
     `steps_before` steps of the next one. `unit` is the word for an epoch. Raise ValueError for any other `verbose`.
 
-    It shows the results of the last epoch. In a bar, the loss is the current epoch's loss so far.
+    It shows the results of the last epoch. In a bar, the loss is the current epoch's loss so far. At the end it names
+    the best epoch of each EarlyStopping in `monitors`.
     """
+
+    monitors: Iterable[Any] = ()
 
     def __init__(
         self,
@@ -68,6 +71,10 @@ class Progress(LoopHook):
             self.bar.close()
         if 0 < self.last_printed < self.epochs_done:
             self._print_line(now, self._time_taken(now))
+        for monitor in self.monitors if self.bar is not None or self.last_printed > 0 else ():
+            if monitor.best_epoch is not None:
+                best = f"epoch {monitor.best_epoch + 1} is the best one, with {monitor.monitor} {monitor.best:.4g}"
+                echo(f"EarlyStopping: {best}", flush=True)
 
     def exclude_time(self, seconds: float) -> None:
         """Leave these seconds out of the time that the steps have taken."""
