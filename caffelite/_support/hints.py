@@ -100,8 +100,8 @@ NAMES = {
     "pack_padded_sequence pad_packed_sequence": "lengths of recurrent layers, gru(x, lengths=lengths)",
     "gradcheck": "cl.check_gradients(f, *inputs)",
     # Losses
-    "NLLLoss CategoricalCrossentropy SparseCategoricalCrossentropy cross_entropy nll_loss": "cl.SoftmaxLoss(), of scores "
-    "and integer labels",
+    "NLLLoss CategoricalCrossentropy SparseCategoricalCrossentropy cross_entropy nll_loss": "cl.SoftmaxLoss(), of "
+    "scores and integer labels",
     "BCEWithLogitsLoss binary_cross_entropy_with_logits": "cl.SigmoidLoss(), of scores",
     "BCELoss BinaryCrossentropy binary_cross_entropy": "cl.SigmoidLoss(), of scores: leave out Sigmoid",
     "L1Loss MeanAbsoluteError l1_loss": "cl.MAELoss()",
