@@ -66,7 +66,7 @@ class Recurrent(Function, recordable=True):
         self.layers = check_positive_integer(f"{name}: layers", layers, MAX_LAYERS)
         self.dropout = check_nonnegative(f"{name}: dropout", dropout, 1.0)
         if self.dropout > 0 and self.layers == 1 and not meta_init.is_on:
-            hint = f"give layers=2, or put cl.Dropout({dropout:g}) after it"
+            hint = f"give layers=2, or put cl.Dropout({dropout:g}) before or after it"
             warn(f"{name}: dropout={dropout:g} does nothing, because it acts between layers and there is one: {hint}")
         self.initializer = check_initializer(name, initializer)
         rows = self.gates * self.hidden

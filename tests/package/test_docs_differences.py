@@ -57,6 +57,7 @@ def note(history, epoch, better):
 def test_the_defaults_are_those_that_the_tables_name():
     assert default(cl.callbacks.ReduceLROnPlateau, "patience") == default(cl.callbacks.EarlyStopping, "patience") == 5
     assert default(cl.callbacks.EarlyStopping, "restore_best") is True
+    assert default(cl.concatenate, "axis") == 0
     assert default(cl.LayerNorm, "eps") == default(cl.GroupNorm, "eps") == default(cl.BatchNorm, "eps") == 1e-5
     assert default(cl.AdamW, "weight_decay") == 0.01
     assert (default(cl.NAdam, "lr"), default(cl.Lion, "lr")) == (0.002, 0.0001)
@@ -138,6 +139,21 @@ def test_only_the_ratios_of_weights_count():
     for same in (fit_once(class_weight={0: 3, 1: 12}), fit_once(sample_weight=np.where(y == 1, 4.0, 1.0))):
         assert same[0] == pytest.approx(loss, rel=1e-6)
         np.testing.assert_allclose(same[1], weight, rtol=1e-5)
+
+
+def test_the_schedules_of_the_table_are_those_of_keras_exponential_decay():
+    t = np.arange(5000)
+    smooth, stairs = cl.schedules.exponential(0.1, 5000, 0.1 * 0.5**5), cl.schedules.steps(0.1, every=1000, factor=0.5)
+    np.testing.assert_allclose([smooth(i) for i in t], 0.1 * 0.5 ** (t / 1000))
+    np.testing.assert_allclose([stairs(i) for i in t], 0.1 * 0.5 ** (t // 1000))
+
+
+def test_what_evaluate_returns_has_names_and_the_numbers_by_name():
+    model, x = cl.Model([cl.Linear(2, 2)], seed=0), np.zeros((4, 2), np.float32)
+    results = model.evaluate(x, np.zeros(4, int), loss=cl.SoftmaxLoss(), metrics=["accuracy"])
+    loss, accuracy = results
+    assert (loss, accuracy) == ("loss", "accuracy")
+    assert isinstance(results["accuracy"], float)
 
 
 def test_a_log_counts_epochs_from_1(tmp_path):
