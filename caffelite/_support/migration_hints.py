@@ -98,8 +98,9 @@ def _raise_name_error(module: types.ModuleType, name: str) -> NoReturn:
 
 
 def check_call(kind: Any) -> None:
-    """Raise TypeError if the `call` of a model class takes `training`, as in Keras: it would keep its default."""
-    if "training" in inspect.signature(kind.call).parameters:
+    """Raise TypeError if the `call` of a model class has an option `training`, which would keep its default."""
+    training = inspect.signature(kind.call).parameters.get("training")
+    if training is not None and training.default is not training.empty:
         raise TypeError(
             f"{kind.__name__}.call takes training, which caffelite does not give: leave it out and ask "
             "cl.is_training(), which is False in predict and evaluate"
