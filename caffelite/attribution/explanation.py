@@ -12,6 +12,7 @@ import numpy as np
 from caffelite._support.text_table import number_text, plural
 from caffelite.data import frames
 from caffelite.tables import dates
+from caffelite.tables.notation import read_words
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -64,9 +65,10 @@ class Explanation:
         """Return the contributions as a frame: a line a row, with its columns, `base` and `output`.
 
         It is a frame of pandas or polars if the rows came in one, otherwise a dict. `output` is a class, or the index
-        of an output. For a classifier it is by default the predicted class of each row, which the first column names.
+        of an output. For a classifier it is by default the second of two classes, or of more the predicted class of
+        each row. The first column names it.
         """
-        places, rows = self._output_places(output), np.arange(len(self))
+        places, rows = self._output_places(self._second_class(output)), np.arange(len(self))
         values, base, outputs = self.values, self.base, self.outputs
         result: dict[Any, Any] = {}
         if places is not None:
@@ -209,4 +211,6 @@ def to_axis(column: Any) -> np.ndarray:
     if dates.is_date_column(column):
         return dates.to_dates(column, "explain").stamps
     values = column.to_list() if hasattr(column, "to_list") else column.tolist()
-    return np.array([None if frames.is_missing(x) else str(x) for x in values], object)
+    words = ["" if frames.is_missing(x) else str(x) for x in values]
+    reading = read_words(words)  # dates and numbers that are words
+    return np.array([word or None for word in words], object) if reading is None else reading.values[:-1]

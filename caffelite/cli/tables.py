@@ -21,21 +21,23 @@ Learn to predict a column of a table, DATA.csv, from the others. The command tra
 TableClassifier, and averages them. For comparison it trains a linear model, and boosted trees if scikit-learn is
 installed. It prints how it read each column, how good all models are on held-out rows, and which columns matter. It
 writes a picture, and the nets for the commands predict, explain and export.
-Columns may be numbers, words and dates, with gaps. A date is 2020-01-31, 2020/1/31 or 31.1.2020, and a time may follow.
+Columns may be numbers, words and dates, with gaps. A number may be $1,234.50 or 12 %. A date is 2020-01-31, 2020/1/31,
+31.1.2020, or 31/1/2020 if a day above 12 tells which number is the day. A time may follow.
 Columns with only one value, words that come once each, and rows without the target are left out. Ctrl-C ends the
 training, and keeps the nets that have begun."""
 
 PREDICT_TEXT = """\
 Predict for each row of a table, DATA.csv, with a model from caffelite train. The command finds the columns by their
-names, and ignores others. It writes comma-separated values, in the order of the rows: the class and the probability of
-each class, or the value. After caffelite train --interval, it also writes which classes are in the set of a row, or the
-low and high end of its interval."""
+names, and ignores others. It writes comma-separated values, in the order of the rows: the columns of --keep, and then
+the class and the probability of each class, or the value. After caffelite train --interval, it also writes which
+classes are in the set of a row, or the low and high end of its interval."""
 
 EXPLAIN_TEXT = """\
 Explain the prediction for each row of a table, DATA.csv, by a model from caffelite train --explain. The command writes
-comma-separated values, in the order of the rows: how much each column contributes to the probability of the predicted
-class, or to the value; the base, which is the mean for 100 rows of the training; and the output, which is the sum of
-all these. It can draw a picture: of all rows, of one row, or of one column."""
+comma-separated values, in the order of the rows: how much each column contributes to the value or to a probability;
+the base, which is the mean for 100 rows of the training; and the output, which is the sum of all these. The probability
+is that of the second of two classes, or of several that of the predicted one. The command can draw a picture: of all
+rows, of one row, or of one column."""
 
 EXPORT_TEXT = """\
 Write a model for other programs, as ONNX, as a file of C99, or both. A model of a table has two inputs: the numbers of
@@ -76,10 +78,10 @@ def _add_train(commands: Any) -> None:
     add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
     help_text = "default: classification of words and up to 20 integers, otherwise regression"
     add_argument("--task", choices=("classification", "regression"), help=help_text)
-    help_text = "a column to leave out; repeat it for several"
-    add_argument("--drop", action="append", default=[], metavar="COLUMN", help=help_text)
-    help_text = "a column of numbers that are names, such as postal codes; repeat it for several"
-    add_argument("--category", action="append", default=[], metavar="COLUMN", help=help_text)
+    help_text = "columns to leave out, such as a,b; a name with a comma in it is also found; can be repeated"
+    add_argument("--drop", action="append", default=[], metavar="COLUMN[,COLUMN]", help=help_text)
+    help_text = "columns of numbers that are names, such as postal codes; as for --drop"
+    add_argument("--category", action="append", default=[], metavar="COLUMN[,COLUMN]", help=help_text)
     help_text = "keep 100 rows of the training in the model, for caffelite explain, and draw what matters"
     add_argument("--explain", action="store_true", help=help_text)
     for name, to_value, metavar, default, help_text in TRAIN_OPTIONS:
@@ -89,6 +91,8 @@ def _add_train(commands: Any) -> None:
 def _add_predict(commands: Any) -> None:
     add_argument = add_command(commands, predict, "predict the column for the rows of a table", PREDICT_TEXT)
     add_argument("model", metavar="MODEL", help="a file from caffelite train")
+    help_text = "columns to write before the predictions, such as id,name; can be repeated"
+    add_argument("--keep", action="append", default=[], metavar="COLUMN[,COLUMN]", help=help_text)
     _add_table(add_argument)
 
 
@@ -160,7 +164,7 @@ def predict(arguments: argparse.Namespace) -> int:
     """Predict for the rows of a table."""
     with raise_usage_errors():
         tables.check_distinct_paths([arguments.model, arguments.data], [arguments.output] if arguments.output else [])
-        lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter)
+        lines, remarks = tables.predict(arguments.model, arguments.data, arguments.delimiter, arguments.keep)
     for remark in remarks:
         echo(f"caffelite predict: {remark}", sys.stderr)
     return _write_lines(lines, arguments.output, "predictions")

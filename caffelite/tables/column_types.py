@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from caffelite._support.warnings import warn
 from caffelite.data import frames
 from caffelite.tables import dates
+from caffelite.tables.notation import DATES, NUMBERS, describe_problem, read_as_learned, read_words
 
 
 class NumberColumn(NamedTuple):
@@ -18,6 +20,7 @@ class NumberColumn(NamedTuple):
 
     name: Any
     gaps: bool
+    notation: str = ""  # of words that are numbers
 
     @property
     def features(self) -> list[Any]:
@@ -25,6 +28,8 @@ class NumberColumn(NamedTuple):
 
     def get_config(self) -> Any:
         """Return its description for a file."""
+        if self.notation:
+            return {"gaps": self.gaps, "notation": self.notation}
         return {"gaps": True} if self.gaps else None
 
 
@@ -36,22 +41,22 @@ class DateColumn(NamedTuple):
     zone: str | None
     parts: tuple[str, ...]
     first: float  # seconds since 1970
+    notation: str = "year"  # of words that are dates
 
     @property
     def features(self) -> list[Any]:
         return [f"{self.name}, {part}" for part in dates.feature_names(self.parts)]
 
     def get_config(self) -> Any:
-        return {"gaps": self.gaps, "zone": self.zone, "parts": self.parts, "first": self.first}
+        config = {"gaps": self.gaps, "zone": self.zone, "parts": self.parts, "first": self.first}
+        return config if self.notation == "year" else {**config, "notation": self.notation}
 
     def arrays(self, column: Any, what: str) -> np.ndarray:
         """Return the parts (n, features) float64; NaN where a date is missing."""
         if not dates.is_date_column(column):
-            if not frames.is_all_missing(column):
-                raise TypeError(
-                    f"{what} holds {frames.describe_content(column)}; expected dates, as in the frame that was learned"
-                )
-            return np.full((len(column), len(self.features)), np.nan)
+            if frames.is_all_missing(column):
+                return np.full((len(column), len(self.features)), np.nan)
+            column = parse_column(self, column, what)
         column_dates = dates.to_dates(column, what)
         if (column_dates.zone is None) != (self.zone is None) and not np.isnat(column_dates.stamps).all():
             zone_text, learned_zone_text = [
@@ -93,6 +98,17 @@ class CategoryColumn(NamedTuple):
 Column = NumberColumn | DateColumn | CategoryColumn
 
 
+def parse_column(learned: NumberColumn | DateColumn, column: Any, what: str) -> np.ndarray:
+    """Return the numbers or dates of a column of words. TypeError, beginning with `what`, if one is not such."""
+    codes, names = to_categories(column, what)
+    try:
+        return read_as_learned([*map(str, names)], learned.notation)[codes]
+    except ValueError as error:
+        word, kind, reason = error.args
+        got = f"words such as {word!r}" if word in names else frames.describe_content(column)
+        raise TypeError(f"{what} holds {got}; expected {kind}, as in the frame that was learned{reason}") from None
+
+
 def infer_columns(frame: Any, categories: Sequence[Any], what: str, min_frequency: int) -> list[Column]:
     """Return the kind of each column of a frame. `categories` names columns of numbers that are categories.
 
@@ -117,19 +133,30 @@ def _infer_column(name: Any, column: Any, is_category: bool, what: str, min_freq
     if len(column.codes if isinstance(column, frames.Categories) else column) == 0:
         raise ValueError(f"{what} has no rows")
     if dates.is_date_column(column):
-        stamps, zone = dates.to_dates(column, what)
-        present = stamps[~np.isnat(stamps)]
-        parts = dates.varying_parts(dates.to_local_time(present, zone))
-        first = float(dates.to_seconds(present).min()) if len(present) else 0.0
-        return DateColumn(name, len(present) < len(stamps), zone, parts, first)
-    is_category = is_category or has_words(column)
-    if not is_category and (frames.is_numeric(column) or frames.is_all_missing(column)):
+        return _learn_dates(name, column, what)
+    if not (is_category or has_words(column)) and (frames.is_numeric(column) or frames.is_all_missing(column)):
         return NumberColumn(name, False)
     codes, names = to_categories(column, what)
+    if not (is_category or frames.is_categorical(column)) and all(isinstance(word, str) for word in names):
+        if reading := read_words(names):
+            values = reading.values[codes]
+            if reading.notation in DATES:
+                return _learn_dates(name, values, what)._replace(notation=reading.notation)
+            return NumberColumn(name, False, reading.notation)
+        if problem := describe_problem(names):
+            warn(f"{what}: {problem}", UserWarning)
     if min_frequency > 1:
         counts = np.bincount(codes[codes >= 0], minlength=len(names))
         names = [name for name, count in zip(names, counts, strict=True) if count >= min_frequency]
     return CategoryColumn(name, tuple([int(x) if isinstance(x, float) and x.is_integer() else x for x in names]))
+
+
+def _learn_dates(name: Any, column: Any, what: str) -> DateColumn:
+    stamps, zone = dates.to_dates(column, what)
+    present = stamps[~np.isnat(stamps)]
+    parts = dates.varying_parts(dates.to_local_time(present, zone))
+    first = float(dates.to_seconds(present).min()) if len(present) else 0.0
+    return DateColumn(name, len(present) < len(stamps), zone, parts, first)
 
 
 def find_absent_codes(column: CategoryColumn, values: Any, what: str) -> np.ndarray:
@@ -151,10 +178,14 @@ def column_from_config(name: Any, config: Any) -> Column:
         if len({(type(x), x) for x in categories}) < len(categories):
             raise ValueError(f"Columns: expected different categories of column {name!r}, got {categories}")
         return CategoryColumn(name, categories)
-    if config == {"gaps": True}:
-        return NumberColumn(name, True)
-    if not isinstance(config, dict) or config.keys() != {"gaps", "zone", "parts", "first"}:
+    config = {**config} if isinstance(config, dict) else {}
+    notation = config.pop("notation", "year" if "parts" in config else "")
+    is_number = config.keys() == {"gaps"} and isinstance(config["gaps"], bool)
+    is_known = isinstance(notation, str) and notation in (("", *NUMBERS) if is_number else DATES)
+    if not is_known or not (is_number or config.keys() == {"gaps", "zone", "parts", "first"}):
         raise ValueError(f"Columns: expected the kind of column {name!r}, got {reprlib.repr(config)}")
+    if is_number:
+        return NumberColumn(name, config["gaps"], notation)
     gaps, zone, parts, first = (config[key] for key in ("gaps", "zone", "parts", "first"))
     if (
         not isinstance(gaps, bool)
@@ -166,7 +197,7 @@ def column_from_config(name: Any, config: Any) -> Column:
         or not parts
     ):
         raise ValueError(f"Columns: expected dates of column {name!r}, got {reprlib.repr(config)}")
-    return DateColumn(name, gaps, zone, tuple(parts), float(first))
+    return DateColumn(name, gaps, zone, tuple(parts), float(first), notation)
 
 
 def _shorten(name: Any) -> Any:

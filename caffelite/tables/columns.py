@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from caffelite.tables.column_types import (
     column_from_config,
     find_absent_codes,
     infer_columns,
+    parse_column,
 )
 
 Z_LIMIT = 3.0
@@ -55,7 +56,8 @@ class Columns(Function, recordable=True, rowwise=True):
       any piecewise linear function of each column.
     - **Words and categories** are numbered in their order. A column of k categories has k + 2 codes. Code k is a
       missing category, and k + 1 is a new one, which was not there when the column was learned. `categories` names
-      columns of numbers that are categories. The vector of a code that was never trained is 0.
+      columns of numbers that are categories. The vector of a code that was never trained is 0. But words that are all
+      dates, or all numbers such as $1,234.50, are read as these; a warning says if none tells what 1,234 or 1/2/2020 is.
     - **Dates and times** become numbers: the year, sines and cosines, and the seconds since the first date. The sines
       and cosines are of month, day of the year, weekday and hour, if these vary. Dates with a time zone are read on the
       clocks of the zone in which they were learned.
@@ -225,7 +227,11 @@ class Columns(Function, recordable=True, rowwise=True):
         date_columns = [column for column in self.columns if isinstance(column, DateColumn)]
         parts = []
         if number_names:
-            array = frames.as_array(frames.select(frame, number_names, what), what, allow_missing=True)
+            selection = frames.select(frame, number_names, what)
+            try:
+                array = frames.as_array(selection, what, allow_missing=True)
+            except TypeError:  # words
+                array = self._parse_numbers(selection, what)
             parts.append(np.ascontiguousarray(array, np.float64))
         if date_columns:
             values = frames.get_columns(frames.select(frame, [column.name for column in date_columns], what), what)
@@ -242,6 +248,22 @@ class Columns(Function, recordable=True, rowwise=True):
                 f"{what}: column {self.numbers[i]!r} has {numbers[row, i]} in row {row}; expected finite numbers"
             )
         return numbers
+
+    def _parse_numbers(self, frame: Any, what: str) -> np.ndarray:
+        values = frames.get_columns(frame, what)
+        for c in self.columns:
+            if (
+                isinstance(c, NumberColumn)
+                and not frames.is_numeric(x := values[c.name])
+                and not frames.is_all_missing(x)
+            ):
+                values[c.name] = parse_column(c, x, _column_label(what, c))
+        return frames.as_array(values, what, allow_missing=True)
+
+    def set_notations(self, notations: Mapping[Any, str]) -> None:
+        """Set how words are written that numbers and dates were learned from."""
+        columns: list[Any] = [*self.columns]
+        self.columns = tuple([c._replace(notation=notations[c.name]) if c.name in notations else c for c in columns])
 
     def bin_bounds(self, dtype: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return the column of numbers, the lower edge and the width of each bin, for an exported program."""

@@ -24,7 +24,7 @@ from caffelite.model.load import load
 from caffelite.tables import report, schema
 from caffelite.tables.budget import Budget
 from caffelite.tables.evaluation import TableEvaluation
-from caffelite.tables.reading import CSVTable, read
+from caffelite.tables.reading import CSVTable, Words, read
 from caffelite.tables.recipe import Recipe
 from caffelite.tables.table_model import TableModel
 from caffelite.tables.training import TrainedNets, predict_trees, split, take_rows, train_linear, train_nets
@@ -77,11 +77,14 @@ def train(
 
     Raise ValueError with the reason if a table can't be learned from.
     """
-    as_words = {*categories, *([target_name] if task == "classification" else [])}
+    as_words = {*_split(categories), *([target_name] if task == "classification" else [])}
     data = read(path, delimiter, as_words=as_words)
-    _check_names(data, [target_name, *drop, *categories])
+    drop, _ = _find_names(data, drop), _find_names(data, [target_name, *categories])
+    readings = {name: x.reading for name, x in data.columns.items() if isinstance(x, Words) and x.reading is not None}
     rows, data = len(data.lines), schema.drop_rows_without(data, target_name)
     target = schema.encode_target(data, target_name, task)
+    if target_name in readings and target.classes is None:
+        target = target._replace(remark=readings[target_name].describe())
     parts = split(target, test, seed)
     frame, summaries = schema.select_columns(data, parts.training, target_name, recipe.min_frequency, drop)
     other = schema.other_task(data.columns[target_name], target) if task is None else None
@@ -89,19 +92,20 @@ def train(
     echo(f"{report.columns_table(summaries)}\n\n{description}\n", flush=True)
 
     started, budget = time.perf_counter(), None if max_seconds is None else Budget(max_seconds, warns=False)
-    nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains, coverage, budget)
+    notations = {name: reading.notation for name, reading in readings.items()}
+    nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains, coverage, budget, notations)
     seconds = time.perf_counter() - started
     echo(f"{report.describe_nets(nets, seconds, budget)}\n", flush=True)
     linear = train_linear(frame, target, parts.training, seed)
     tree_outputs = predict_trees(nets.model.columns, frame, target, parts, seed)
     evaluation = TableEvaluation(nets.model, linear, tree_outputs, frame, target, parts, seed)
+    if question := report.ask_about_leak(evaluation):
+        echo(f"{fill(question, WIDTH)}\n")
     echo(f"{report.scores_table(evaluation)}\n")
     echo("\n".join([fill(sentence, WIDTH) for sentence in report.verdict(evaluation)]) + "\n")
     if nets.model.regions is not None:
         echo(fill(report.describe_regions(evaluation, nets.model, frame), WIDTH) + "\n")
     echo(f"{report.importances_table(evaluation)}\n")
-    if question := report.ask_about_leak(evaluation):
-        echo(f"{fill(question, WIDTH)}\n")
     if not explains:
         return TrainingResult(nets, evaluation)
     limit = int(np.clip(MAX_EXPLAINED_ROWS // len(nets.model.columns.columns) ** 2, 10, MAX_EXPLAINED_ROWS // 100))
@@ -109,19 +113,23 @@ def train(
     return TrainingResult(nets, evaluation, explain_rows(nets.model, take_rows(frame, np.sort(held_out))))
 
 
-def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[list[str]], list[str]]:
+def predict(
+    path: str, table: str, delimiter: str | None = None, keep: Collection[str] = ()
+) -> tuple[list[list[str]], list[str]]:
     """Apply a model in a file to the rows of a table. Returns lines of cells, and remarks for the user.
 
-    The first line has names. The other lines have a class and the probability of each class, or a value. If the model
-    has intervals, their ends follow. If it has sets, 1 or 0 follows for each class, which is in the set or not.
+    The first line has names. The other lines have the cells of the columns in `keep`, and then a class and the
+    probability of each class, or a value. If the model has intervals, their ends follow. If it has sets, 1 or 0 follows
+    for each class, which is in the set or not.
 
     Raise ValueError for a file that is not a model of a table, and for a table that does not fit the model.
     """
     model = _load_table_model(path)
-    frame, remarks = _read_frame(model, table, delimiter)
+    data = read(table, delimiter, as_words=[*schema.word_column_names(model.columns), *_split(keep)])
+    (frame, remarks), keep = schema.make_frame(data, model.columns), _find_names(data, keep)
     arrays = model.columns.arrays(frame)
     outputs = model.predict(unpack_single(arrays))
-    names, columns = [model.target], [outputs]
+    names, columns = [f"predicted {model.target}" if model.target in keep else model.target], [outputs]
     if model.classes is not None:
         if not (abs(outputs.sum(axis=1) - 1) < SUM_TOLERANCE).all():
             raise ValueError(f"{path} gives no probabilities: train it again")
@@ -131,7 +139,9 @@ def predict(path: str, table: str, delimiter: str | None = None) -> tuple[list[l
         regions = model.regions.predict(outputs, arrays)
         names += ["low", "high"] if model.classes is None else [f"in set({name})" for name in model.classes]
         columns.append(regions.astype(outputs.dtype if model.classes is None else int))
-    return [names, *np.column_stack([x.astype(str) for x in columns]).tolist()], remarks
+    kept: list[Any] = [data.columns[name] for name in keep]
+    columns = [*[words.cells() for words in kept], *columns]
+    return [[*keep, *names], *np.column_stack([x.astype(str) for x in columns]).tolist()], remarks
 
 
 def explain(
@@ -140,7 +150,8 @@ def explain(
     """Explain the outputs of a model in a file for the rows of a table. Returns also lines of cells, and remarks.
 
     The first line has names. Each other line has the predicted class, if there are classes, the contributions of the
-    columns to its probability or to the value, the base, and the output.
+    columns, the base, and the output. Of two classes, this is the probability of the second one, which the first line
+    names; of more, that of the predicted class.
 
     `row` and `column` are those that will be drawn. Raise ValueError if there is no such row or column, for a file
     without rows of the training, and what `predict` raises.
@@ -148,17 +159,21 @@ def explain(
     model = _load_table_model(path)
     if model.background is None:
         raise ValueError(f"{path} has no rows of the training to compare with: train it again with --explain")
-    frame, remarks = _read_frame(model, table, delimiter)
+    data = read(table, delimiter, as_words=schema.word_column_names(model.columns))
+    frame, remarks = schema.make_frame(data, model.columns)
     rows, known = len(model.columns.arrays(frame)[0]), [column.name for column in model.columns.columns]
     if row is not None and row >= rows:
         raise ValueError(f"there is no row {row}: {table} has the rows 0 … {rows - 1}")
     if column is not None and column not in known:
         raise ValueError(f"there is no column {column!r}: the model has {', '.join(known)}")
     explanation = _explain_in_blocks(model, frame)
-    columns = explanation.frame()
-    names = [] if model.classes is None else [model.target]
-    names += [*map(str, explanation.columns), "base", "output"]
-    return explanation, [names, *np.column_stack([x.astype(str) for x in columns.values()]).tolist()], remarks
+    columns = [*explanation.frame().values()]
+    names = [*map(str, explanation.columns), "base", "output"]
+    numbers = [x.astype(np.float32).astype(str) for x in columns[-len(names) :]]  # as many digits as the nets have
+    if model.classes is not None:
+        numbers.insert(0, np.array(model.classes)[explanation.outputs.argmax(axis=1)])
+        names = [model.target, *names[:-1], f"P({model.classes[1]})" if len(model.classes) == 2 else "output"]
+    return explanation, [names, *np.column_stack(numbers).tolist()], remarks
 
 
 def _explain_in_blocks(model: TableModel, frame: schema.Frame) -> Explanation:
@@ -188,12 +203,6 @@ def _load_table_model(path: str) -> TableModel:
     if not isinstance(model, TableModel):
         raise ValueError(f"{path} is not a model of a table from caffelite train")
     return model
-
-
-def _read_frame(model: TableModel, table: str, delimiter: str | None) -> tuple[schema.Frame, list[str]]:
-    """Return the columns of a table that a model takes, and remarks on what it did not know in the training."""
-    data = read(table, delimiter, as_words=schema.word_column_names(model.columns))
-    return schema.make_frame(data, model.columns)
 
 
 def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | None = None) -> None:
@@ -230,6 +239,13 @@ def _is_same(path: Path, other: Path) -> bool:
     return path == other or (path.exists() and other.exists() and path.samefile(other))
 
 
-def _check_names(data: CSVTable, names: list[str]) -> None:
-    if unknown := [name for name in names if name not in data.columns]:
+def _split(names: Collection[str]) -> list[str]:
+    return [part for name in names for part in (name, *name.split(","))]
+
+
+def _find_names(data: CSVTable, names: Collection[str]) -> list[str]:
+    """Return names of columns. A name that no column has is split at its commas. ValueError for an unknown one."""
+    found = [part for name in names for part in ([name] if name in data.columns else name.split(","))]
+    if unknown := [name for name in found if name not in data.columns]:
         raise ValueError(f"{data.path} has no column {unknown[0]!r}; it has {', '.join(data.columns)}")
+    return found

@@ -16,10 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from caffelite._support.text_table import format_bytes, plural
+from caffelite.tables.notation import MISSING_NUMBERS, MISSING_WORDS, Reading, read_words
 
 DELIMITERS = (",", ";", "\t", "|")
-MISSING_WORDS = frozenset({"", "?", "na", "n/a", "#n/a", "<na>", "nan", "null"})  # in lower case
-MISSING_NUMBERS = MISSING_WORDS | {"none"}  # which may be a word like others
 CHUNK = 1000  # rows that are text at a time: as text they take ten times the memory
 GZIP = b"\x1f\x8b"  # how such a file begins
 MAX_EXPANSION = 100  # times its size that a gzip file may become,
@@ -31,6 +30,11 @@ class Words(NamedTuple):
 
     codes: np.ndarray  # (n,) int64
     words: list[str]  # in the order of their first rows
+    reading: Reading | None = None  # if all words are dates or numbers
+
+    def cells(self) -> np.ndarray:
+        """Return the word of each row, (n,), "" if it is missing."""
+        return np.array([*self.words, ""])[self.codes]
 
 
 class CSVTable(NamedTuple):
@@ -60,7 +64,7 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
 
     A column is numbers if each cell is a number or missing. A missing cell is empty, or NA, NaN, null, None or ?. If
     the delimiter is a semicolon, numbers may have a decimal comma. All other columns are words, and so are the columns
-    in `as_words`.
+    in `as_words`. The others of these have a reading if their words are numbers such as $1,234.50, or dates.
 
     Raise OSError for a path that can't be read, and ValueError with the line if the file is not such a table.
     """
@@ -76,6 +80,9 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise ValueError(f"{path} is not a whole gzip file: {error}") from None
         if table is not None:
+            for name, column in table.columns.items():
+                if isinstance(column, Words) and name not in as_words:
+                    table.columns[name] = column._replace(reading=read_words(column.words))
             return table
         words |= other_words
 
@@ -175,6 +182,7 @@ class ColumnParser:
 
     def __init__(self, as_words: bool, decimal_comma: bool) -> None:
         self.decimal_comma = decimal_comma
+        self.signs: set[str] = set()  # comma and point, if a comma may be decimal: both are not plain numbers
         self.parts: list[np.ndarray] = []
         self.words: dict[str, int] | None = {} if as_words else None
         self._codes: dict[str, int] = {}  # of cells with their blanks
@@ -206,7 +214,10 @@ class ColumnParser:
                 values = np.array([self._parse_number(cell.strip().lower()) for cell in cells], np.float64)
             except ValueError:
                 return None
-        return None if "_" in "".join(cells) else values
+        text = "".join(cells)
+        if self.decimal_comma:
+            self.signs |= {sign for sign in ",." if sign in text}
+        return None if "_" in text or len(self.signs) > 1 else values
 
     def _parse_number(self, cell: str) -> float:
         if cell in MISSING_NUMBERS:

@@ -35,7 +35,7 @@ def describe_target(target: Target, parts: TableSplit, other_task: str | None, r
     """
     values = target.values
     if target.classes is None:
-        text = f"{target.name}: regression, {describe_numbers(values)}"
+        text = f"{target.name}: regression, {describe_numbers(values)}{target.remark}"
     else:
         counts = np.bincount(values)
         by_frequency = np.argsort(-counts, kind="stable").tolist()
@@ -87,6 +87,8 @@ def _compare_models(evaluation: TableEvaluation, other: str, name: str, do: str)
     """Compare another model with the nets in a sentence."""
     difference, nets = evaluation.difference(TableEvaluation.NETS, other), evaluation.score(TableEvaluation.NETS)
     margin = f"a difference of {abs(difference.mean):.3g} ± {difference.error:.2g}"
+    if abs(difference.mean) <= MIN_DIFFERENCE:
+        margin = f"a difference below {MIN_DIFFERENCE}, which does not matter"
     other_score, metric = evaluation.score(other), evaluation.metric
     if difference.is_significant:
         return f"The nets do better than {name}: {metric} {nets:.4g} against {other_score:.4g}, {margin}."

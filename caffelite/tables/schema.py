@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import datetime
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,17 +12,13 @@ from caffelite._support.text_table import number_text, shorten
 from caffelite.data.frames import Categories
 from caffelite.tables.column_types import CategoryColumn, DateColumn
 from caffelite.tables.columns import Columns
+from caffelite.tables.notation import DATES, describe_problem, read_as_learned
 from caffelite.tables.reading import CSVTable, Words
 
 MAX_CLASSES = 20  # of numbers that are taken for classes
 MAX_TARGET_WORDS = 1000  # of a target
-DATE_PARTS = ("year", "month", "day", "hour", "minute", "second")
-SECOND, ZONE = r"(?::(?P<second>\d\d)(?P<fraction>\.\d+)?)?", r"(?:\s?(?P<zone>Z|[+-]\d\d:?\d\d))?"
-TIME = rf"(?:[T ](?P<hour>\d{{1,2}}):(?P<minute>\d\d){SECOND}{ZONE})?"
-YEAR_FIRST = re.compile(rf"(?P<year>\d{{4}})([-/.])(?P<month>\d{{1,2}})\2(?P<day>\d{{1,2}}){TIME}")
-DAY_FIRST = re.compile(rf"(?P<day>\d{{1,2}})\.(?P<month>\d{{1,2}})\.(?P<year>\d{{4}}){TIME}")
+MIN_TEXT = 30  # characters of a word, on average, that is a text
 TIME_ALONE = re.compile(r"\d{1,2}:\d\d(:\d\d(\.\d+)?)?")
-AMBIGUOUS = re.compile(r"\d{1,2}([-/])\d{1,2}\1(\d\d|\d{4})(\D.*)?")
 
 Frame = dict[str, Any]  # columns by name: numbers (n,), Categories or dates (n,)
 
@@ -42,6 +37,7 @@ class Target(NamedTuple):
     name: str
     values: np.ndarray
     classes: list[str] | None
+    remark: str = ""
 
 
 def percent_text(share: float) -> str:
@@ -58,14 +54,19 @@ def describe_numbers(numbers: np.ndarray) -> str:
 
 
 def drop_rows_without(table: CSVTable, name: str) -> CSVTable:
-    """Return the rows of a table that have a value in a column, the target. Raise ValueError if there are none."""
+    """Return the rows of a table that have a value in a column, the target. Raise ValueError if there are none.
+
+    Words that are numbers become these.
+    """
     column = table.columns[name]
+    if isinstance(column, Words) and column.reading is not None and column.reading.notation not in ("bool", *DATES):
+        column = column.reading.values[column.codes]
     known = column.codes >= 0 if isinstance(column, Words) else ~np.isnan(column)
     if not known.any():
         raise ValueError(f"{table.path}: {name}, the target, is empty")
     columns: dict[str, np.ndarray | Words] = {
-        other: Words(column.codes[known], column.words) if isinstance(column, Words) else column[known]
-        for other, column in table.columns.items()
+        other: column._replace(codes=column.codes[known]) if isinstance(column, Words) else column[known]
+        for other, column in {**table.columns, name: column}.items()
     }
     return table._replace(columns=columns, lines=table.lines[known])
 
@@ -77,9 +78,11 @@ def encode_target(table: CSVTable, name: str, task: str | None = None) -> Target
     there are at most MAX_CLASSES different ones.
     """
     column = table.columns[name]
+    if isinstance(column, Words) and task == "regression":
+        column = _parse_words(table, name, column, "", "regression")
     if isinstance(column, Words):
-        if task == "regression":
-            raise ValueError(_nonnumeric_message(table, name, column, "regression takes numbers"))
+        if task is None and (reason := describe_problem(column.words)):
+            raise ValueError(f"{table.path}: {name}, the target: {reason}; or --task classification takes words")
         words, values = column.words, column.codes
     else:
         _check_finite(table, name, column)
@@ -127,6 +130,9 @@ def select_columns(
         if name == target:
             continue
         values: Any = None
+        remark = ""
+        if isinstance(column, Words) and column.reading is not None and column.reading.notation not in DATES:
+            column, remark = column.reading.values[column.codes], column.reading.describe()
         if name in ignored:
             summaries.append(ColumnSummary(name, "left out", "as you said"))
         elif isinstance(column, Words):
@@ -134,8 +140,9 @@ def select_columns(
             summaries.append(summary)
         else:
             _check_finite(table, name, column)
-            summaries.append(_summarize_numbers(name, column, training))
-            values = None if summaries[-1].kind == "left out" else column
+            _, kind, text = _summarize_numbers(name, column, training)
+            summaries.append(ColumnSummary(name, kind, text + remark))
+            values = None if kind == "left out" else column
         if values is not None:
             frame[name] = values
     if not frame:
@@ -175,16 +182,20 @@ def _convert_words(name: str, column: Words, training: np.ndarray, min_frequency
         return None, ColumnSummary(name, "left out", "empty")
     if distinct == 1 and not missing:
         return None, ColumnSummary(name, "left out", f"{column.words[training_codes[0]]!r} everywhere")
-    dates = parse_dates(column)
-    if dates is not None:
+    if column.reading is not None:
+        dates = column.reading.values[column.codes]
         first, last = (column.words[column.codes[i]] for i in _date_range(dates, training))
         text = f"{first} … {last}" + (f"; {missing:,} missing" if missing else "")
-        return dates, ColumnSummary(name, "dates", text)
-    if all(map(AMBIGUOUS.fullmatch, column.words)):
-        text = f"dates that do not say which number is the day, such as {column.words[0]}: write 2020-01-31"
-        return None, ColumnSummary(name, "left out", text)
+        return dates, ColumnSummary(name, "dates", text + column.reading.describe())
+    problem = describe_problem(column.words)
+    if problem.startswith("dates"):
+        return None, ColumnSummary(name, "left out", problem)
+    hint = [problem] if problem else []
     if frequent == 0:
-        return None, ColumnSummary(name, "left out", f"{distinct:,} words in {len(training_codes):,} rows, all rare")
+        text = f"{distinct:,} words in {len(training_codes):,} rows, all rare"
+        if not problem and sum(map(len, column.words)) > MIN_TEXT * len(column.words):
+            text = "texts, all different: add columns of what counts, such as a word in them"
+        return None, ColumnSummary(name, "left out", "; ".join([*hint, text]))
     shown = [
         f"{shorten(column.words[i], 20)} {percent_text(counts[i] / len(training_codes))}"
         for i in order[: min(3, frequent)]
@@ -194,46 +205,14 @@ def _convert_words(name: str, column: Words, training: np.ndarray, min_frequency
     rest += [f"{percent_text(missing / len(training_codes))} missing"] if missing else []
     text = ", ".join(shown + rest)
     text += "; for their order, write hours, such as 12.5" if all(map(TIME_ALONE.fullmatch, column.words)) else ""
-    return Categories(column.codes, column.words), ColumnSummary(name, f"{frequent:,} categories", text)
+    kind = "1 category" if frequent == 1 else f"{frequent:,} categories"
+    return Categories(column.codes, column.words), ColumnSummary(name, kind, "; ".join([*hint, text]))
 
 
 def _date_range(dates: np.ndarray, rows: np.ndarray) -> tuple[int, int]:
     """Return the places of the first and the last date in the rows that are True in (n,) bool."""
     known = [(date, i) for i, date in enumerate(dates.tolist()) if rows[i] and date is not None]
     return min(known)[1], max(known)[1]
-
-
-def parse_dates(column: Words) -> np.ndarray | None:
-    """Words as dates (n,): datetime64, or objects if the dates have a time zone. None if a word is not a date.
-
-    A date is 2020-01-31, 2020/1/31 or 31.1.2020. A time of the day may follow, and then a difference to UTC.
-    """
-    try:
-        known = [_parse_date(word) for word in column.words]
-    except ValueError:
-        return None
-    if len({date.tzinfo is None for date in known}) != 1:
-        return None
-    if known[0].tzinfo is None:
-        return np.array([*known, None], "datetime64[us]")[column.codes]
-    return np.array([*known, None], object)[column.codes]
-
-
-def _parse_date(word: str) -> datetime.datetime:
-    """Return a word as a date. Raise ValueError if it is not a date."""
-    match = YEAR_FIRST.fullmatch(word) or DAY_FIRST.fullmatch(word)
-    if match is None:
-        raise ValueError(f"{word!r} is not a date")
-    parts = match.groupdict()
-    zone = None if parts["zone"] is None else datetime.timezone.utc
-    year, month, day, hour, minute, second = [int(parts[name] or 0) for name in DATE_PARTS]
-    date = datetime.datetime(year, month, day, hour, minute, second)
-    date += datetime.timedelta(seconds=float(parts["fraction"] or 0))
-    if zone is None or parts["zone"] == "Z":
-        return date.replace(tzinfo=zone)
-    sign, hours, minutes = parts["zone"][0], parts["zone"][1:3], parts["zone"][-2:]
-    ahead = datetime.timedelta(hours=int(hours), minutes=int(minutes))
-    return date.replace(tzinfo=datetime.timezone(-ahead if sign == "-" else ahead))
 
 
 # ---- what a model gets ----------------------------------------------------------------------------------------------
@@ -263,28 +242,27 @@ def make_frame(table: CSVTable, columns: Columns) -> tuple[Frame, list[str]]:
                 word = values.words[values.codes[unknown.argmax()]]
                 remarks.append(f"{name} has {word!r} {table.where(unknown)}, not a category of the training")
             continue
+        if isinstance(values, Words):
+            values = _parse_words(table, name, values, column.notation, "the model")
         if isinstance(column, DateColumn):
-            frame[name] = _to_dates(table, name, values)
-            missing = values.codes < 0
+            missing = np.array([x is None for x in values.tolist()])
         else:
-            if isinstance(values, Words):
-                raise ValueError(_nonnumeric_message(table, name, values, "the model takes numbers there"))
             _check_finite(table, name, values)
-            frame[name], missing = values, np.isnan(values)
+            missing = np.isnan(values)
+        frame[name] = values
         if missing.any() and not column.gaps:
             remarks.append(f"{name} is missing {table.where(missing)}, but never in the training")
     return frame, remarks
 
 
-def _to_dates(table: CSVTable, name: str, column: Words) -> np.ndarray:
-    no_date = next((i for i, word in enumerate(column.words) if not _can_parse(_parse_date, word)), None)
-    if no_date is not None:
-        where = table.where(column.codes == no_date)
-        raise ValueError(f"{table.path}: {name} is {column.words[no_date]!r} {where}; the model takes dates there")
-    dates = parse_dates(column)
-    if dates is None:
-        raise ValueError(f"{table.path}: {name} has dates with a time zone and dates without one")
-    return dates
+def _parse_words(table: CSVTable, name: str, column: Words, notation: str, user: str) -> np.ndarray:
+    """Return words as numbers or dates. ValueError, with the line, if they are not, which the user takes."""
+    try:
+        return read_as_learned(column.words, notation)[column.codes]
+    except ValueError as error:
+        word, kind, reason = error.args
+        where = table.where(column.codes == column.words.index(word))
+        raise ValueError(f"{table.path}: {name} is {word!r} {where}; {user} takes {kind} there{reason}") from None
 
 
 def _precision_problem(numbers: np.ndarray) -> str | None:
@@ -306,18 +284,3 @@ def _check_finite(table: CSVTable, name: str, column: np.ndarray) -> None:
     infinite = np.isinf(column)
     if infinite.any():
         raise ValueError(f"{table.path}: {name} is {column[infinite.argmax()]:g} {table.where(infinite)}")
-
-
-def _nonnumeric_message(table: CSVTable, name: str, column: Words, expected: str) -> str:
-    """Return the message of an error about words in a column of numbers. It names the first word."""
-    are_numbers = [_can_parse(float, word.replace(",", ".")) for word in column.words]
-    code = int(np.argmin(are_numbers)) if are_numbers else 0
-    return f"{table.path}: {name} is {column.words[code]!r} {table.where(column.codes == code)}; {expected}"
-
-
-def _can_parse(parse: Callable[[str], Any], word: str) -> bool:
-    try:
-        parse(word)
-    except ValueError:
-        return False
-    return True

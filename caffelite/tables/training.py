@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -101,12 +102,13 @@ def train_nets(
     keeps_background: bool = False,
     coverage: float | None = None,
     budget: Budget | None = None,
+    notations: Mapping[str, str] | None = None,
 ) -> TrainedNets:
     """Train nets on these rows, (n,) bool, by the recipe. Their model may keep a few of the rows for explanations.
 
     With a coverage, it also has intervals or sets that hold the truth in this share of new rows. Raise ValueError
     before the training if there are too few rows for them. If there is a budget, it decides about the number of nets
-    and epochs.
+    and epochs. The model reads words in the `notations` of columns.
 
     After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
     """
@@ -115,6 +117,7 @@ def train_nets(
         held_out = conformal.count_held_out(count, recipe.number_of_nets(count))
         conformal.check_coverage(coverage, held_out, ends=2 if target.classes is None else 1)
     columns = recipe.make_columns(training_frame, count)
+    columns.set_notations(notations or {})
     _check_text(columns, recipe.number_of_nets(count))
     targets, outputs, loss, center, scale = _make_targets(target, rows)
     metrics = ["r2"] if target.classes is None else ["accuracy"]

@@ -386,7 +386,8 @@ def _draw_curves(figure: Any, history: History, validation_label: str = "held ou
     history.draw(metric, name)
     metric.margins(x=0.01)
     loss.set(xlabel="", yscale="log")
-    loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    low, high = loss.get_ylim()
+    loss.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 100 * low else (1,)))  # more would overlap
     loss.yaxis.set_major_formatter("{x:g}")
     loss.yaxis.set_minor_locator(NullLocator())
     if "val_loss" in history:

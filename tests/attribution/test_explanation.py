@@ -8,7 +8,7 @@ import pytest
 
 import caffelite as cl
 from caffelite.attribution import Explanation
-from caffelite.attribution.explanation import rank_values
+from caffelite.attribution.explanation import rank_values, to_axis
 from tests.visualize.test_plots import draw_pixels, texts
 
 pandas = pytest.importorskip("pandas")
@@ -45,13 +45,19 @@ def test_a_frame_has_the_index_of_the_rows_and_adds_up():
     np.testing.assert_array_equal(as_dict["city"], ONE[:, 1])
 
 
-def test_a_frame_of_a_classifier_is_about_the_predicted_class_or_a_given_one():
+def test_a_frame_is_about_the_second_of_two_classes_the_predicted_one_of_several_or_a_given_one():
     frame = two_classes().frame()
+    assert list(frame["class"]) == ["yes"] * 4  # so the signs of rows can be compared
+    np.testing.assert_allclose(frame["city"], ONE[:, 1] / 20)
+    np.testing.assert_array_equal(frame["base"], [0.4] * 4)
+    frame = two_classes().frame("no")
+    np.testing.assert_allclose(frame["city"], -ONE[:, 1] / 20)
+    values, base = np.stack([-ONE / 20, ONE / 20, 0 * ONE], axis=2), np.array([0.6, 0.4, 0.0])
+    columns, classes = ["age", "city", "day"], ["no", "yes", "perhaps"]
+    frame = Explanation(values, 0 * values, base, base + values.sum(axis=1), columns, DATA, classes).frame()
     assert list(frame["class"]) == ["no", "yes", "yes", "no"]
     np.testing.assert_allclose(frame["city"], ONE[:, 1] / 20 * [-1, 1, 1, -1])
     np.testing.assert_array_equal(frame["base"], [0.6, 0.4, 0.4, 0.6])
-    frame = two_classes().frame("yes")
-    np.testing.assert_allclose(frame["city"], ONE[:, 1] / 20)
     with pytest.raises(ValueError, match=r"expected an output of \['no', 'yes'\], got 'maybe'"):
         two_classes().frame("maybe")
     with pytest.raises(ValueError, match="of one output, got 1"):
@@ -215,3 +221,12 @@ def test_pictures_have_pixels_also_of_names_with_signs_of_tex(draw):
     figure = e.dependence("$a_b") if draw == "dependence" else getattr(e, draw)()
     assert (draw_pixels(figure) < 255).any()
     e.plot(axes=figure.axes[0])
+
+
+def test_pictures_show_dates_and_numbers_that_are_words_on_their_axes():
+    days = np.array(["1/2/2020", None, "31/12/2020"], object)
+    axis = to_axis(days)
+    assert axis.dtype == "datetime64[us]"
+    assert str(axis[0]) == "2020-02-01T00:00:00.000000"
+    np.testing.assert_array_equal(to_axis(np.array(["$1,000.5", "$2"])), [1000.5, 2])
+    assert to_axis(np.array(["a", None], object)).tolist() == ["a", None]

@@ -419,7 +419,7 @@ def test_columns_that_are_not_as_they_were_are_named(make):
     columns = cl.Columns(MIXED)
     for message, frame in {
         "no column 'age'; there are income": MIXED.drop(columns="age"),
-        "column 'age' holds words such as 'old'; expected numbers$": MIXED.assign(age="old"),
+        "column 'age' holds words such as 'old'; expected numbers, as in": MIXED.assign(age="old"),
         "column 'age' has inf in row 0; expected finite numbers": MIXED.assign(age=np.inf),
         "column 'word' holds numbers such as 1; expected words such as 'a longer": MIXED.assign(word=1),
         "column 'day' holds words such as 'today'; expected dates": MIXED.assign(day="today"),

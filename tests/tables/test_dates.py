@@ -156,8 +156,10 @@ def test_a_model_of_dates_is_saved_and_copied(tmp_path):
         {"gaps": False, "zone": None, "parts": [], "first": 0.0},
         {"gaps": False, "zone": None, "parts": ["year", "year"], "first": 0.0},
         {"gaps": False, "zone": None, "parts": ["year"], "first": "0"},
-        {"gaps": False},
         {"gaps": True, "other": 1},
+        {"gaps": True, "notation": "day"},
+        {"gaps": True, "notation": ["."]},
+        {"gaps": False, "zone": None, "parts": ["year"], "first": 0.0, "notation": "$."},
         7,
     ],
 )

@@ -205,6 +205,12 @@ def test_scores_are_written_without_exponents():
     assert lines[3].split()[-4:] == ["987,650", "500,000", "250,000", "-2.3"]
 
 
+def test_a_difference_that_does_not_matter_has_no_error():
+    [sentence] = report.verdict(judgement(exact, lambda f: 1.0005 * f["x"], noise=0.001))
+    assert sentence.endswith(", a difference below 0.001, which does not matter.")
+    assert "±" not in sentence
+
+
 def test_a_difference_that_may_be_chance_is_called_so():
     found = judgement(exact, lambda f: f["x"] - 0.04 * f["z"], noise=0.3, n=80)
     difference = found.difference("nets", "linear")

@@ -585,7 +585,7 @@ def test_columns_that_are_not_as_they_were_are_named(library):
     lies = {
         "no column 'age'; there are income, member": (ValueError, frame.drop(columns="age")),
         "no column 'income'; there are age, income_2,": (ValueError, frame.rename(columns={"income": "income_2"})),
-        "column 'age' holds words such as 'old'; expected numbers$": (TypeError, frame.assign(age="old")),
+        "column 'age' holds words such as 'old'; expected numbers, as in": (TypeError, frame.assign(age="old")),
         "column 'age' has inf in row 0; expected finite numbers": (ValueError, frame.assign(age=np.inf)),
         "column 'sex' holds numbers such as 1; expected words such as 'f'": (TypeError, frame.assign(sex=1)),
         "column 'when' holds words such as 'today'; expected dates": (TypeError, frame.assign(when="today")),

@@ -50,6 +50,15 @@ def test_delimiters_are_found_and_decimal_commas_read_between_semicolons(text, d
     assert words(table.columns["b"]) == ["x"]
 
 
+def test_points_of_thousands_between_semicolons_are_not_decimal(path, monkeypatch):
+    monkeypatch.setattr("caffelite.tables.reading.CHUNK", 1)
+    table = read(write(path, "a;b;c\n1.234;1.5;1.5\n2,5;2.5;2,5\n"))
+    assert table.columns["a"].reading.values.tolist()[:2] == [1234, 2.5]
+    np.testing.assert_array_equal(table.columns["b"], [1.5, 2.5])
+    assert words(table.columns["c"]) == ["1.5", "2,5"]
+    assert table.columns["c"].reading is None
+
+
 def test_a_comma_between_commas_is_not_a_decimal_comma(path):
     assert words(read(write(path, 'a,b\n"1,234",x\n')).columns["a"]) == ["1,234"]
 

@@ -7,7 +7,8 @@ import caffelite as cl
 from caffelite._support.text_table import number_text
 from caffelite.data.frames import Categories
 from caffelite.tables import schema, training
-from caffelite.tables.reading import Words, read
+from caffelite.tables.notation import read_words
+from caffelite.tables.reading import read
 from tests.tables.shop import learn_nets, write_rows
 
 
@@ -54,17 +55,21 @@ def test_only_rows_of_the_training_say_what_there_is(path):
         (["2020-01-31", "2020-13-01"], None),
         (["2020-01-31", "2020-01-31T25:00"], None),
         (["2020-01-31", "soon"], None),
-        (["1/31/2020"], None),
+        (["1/31/2020", "2/1/2020"], ["2020-01-31", "2020-02-01"]),
+        (["1-2-2020 7:05", "31-1-2020 7:05"], ["2020-02-01T07:05", "2020-01-31T07:05"]),
+        (["1/2/2020", "2020-01-31"], None),
+        (["1/31/2020", "31/1/2020"], None),
         (["20-01-31"], None),
         (["2020-01/31"], None),
         (["2020-01-31T12:00Z", "2020-01-31T12:00"], None),
     ],
 )
 def test_dates_are_read(words, expected):
-    dates = schema.parse_dates(Words(np.array([0, -1, len(words) - 1]), words))
+    reading = read_words(words)
     if expected is None:
-        assert dates is None
+        assert reading is None
         return
+    dates = reading.values[[0, -1, len(words) - 1]]
     first, gap, last = cl.Columns({"d": dates}).arrays({"d": dates})[0][:, -1]  # seconds since the first one
     assert np.isnan(gap)
     stamps = np.array(expected, "datetime64[ms]")
@@ -212,3 +217,57 @@ def test_times_without_a_date_are_categories_with_advice(path):
     assert [fact.kind for fact in facts] == ["3 categories"] * 2
     assert facts[0].text.endswith("33%; for their order, write hours, such as 12.5")
     assert facts[1].text.endswith("33%")
+
+
+def test_numbers_and_dates_in_words_are_read_and_the_report_says_how(path):
+    rows = [
+        [f"${i},000.5", f"{i}/{13 - i}/2020", f"{i},5 €", "no" if i % 2 else "yes", "FALSE", i] for i in range(1, 9)
+    ]
+    rows += [["$9", "13/1/2020", "1.000 €", "no", "True", 9], ["none", "", "?", "yes", "True", 9]]
+    frame, facts = infer_columns(path, [["cost", "day", "euro", "word", "member", "y"], *rows])
+    np.testing.assert_array_equal(frame["cost"], [*[1000 * i + 0.5 for i in range(1, 9)], 9, np.nan])
+    np.testing.assert_array_equal(frame["euro"], [*[i + 0.5 for i in range(1, 9)], 1000, np.nan])
+    assert str(frame["day"][0]) == "2020-12-01T00:00:00.000000"
+    assert facts == [
+        ("cost", "numbers", "9 … 8000.5, mean 4001; 1 missing; in $, with a decimal point"),
+        ("day", "dates", "13/1/2020 … 1/12/2020; 1 missing; the day is first"),
+        ("euro", "numbers", "1.5 … 1000, mean 115.6; 1 missing; in €, with a decimal comma"),
+        ("word", "2 categories", "no 50%, yes 50%"),
+        ("member", "numbers", "0 … 1, mean 0.2; true is 1"),
+    ]
+
+
+def test_words_that_are_nearly_numbers_and_texts_have_a_hint(path):
+    text = "the customer has complained about order number"
+    rows = [[f"{i},000", f"{i}.5" if i else "unknown", f"{text} {i}", "ab"[i < 2], i] for i in range(25)]
+    _, facts = infer_columns(path, [["many", "size", "text", "class", "y"], *rows], ignored=["many"])
+    assert facts[1:] == [
+        ("size", "left out", "'unknown' is not a number like '1.5'; 25 words in 25 rows, all rare"),
+        ("text", "left out", "texts, all different: add columns of what counts, such as a word in them"),
+        ("class", "2 categories", "a 92%, b 8.0%"),
+    ]
+    rows = [["1,234", "ab"[i == 3], i] for i in range(4)] + [["5", "a", 5]]
+    _, facts = infer_columns(path, [["x", "class", "y"], *rows])
+    assert facts == [
+        ("x", "1 category", "no cell tells whether 1,234 is 1234 or 1.234: write one of these; 1,234 80%, 1 rare"),
+        ("class", "1 category", "a 80%, 1 rare"),
+    ]
+
+
+def test_a_target_of_numbers_in_words_is_numbers_or_raises(path):
+    def encode(cells, task=None):
+        table = read(write_rows(path, [["y", "x"], *[[cell, 1] for cell in cells]]))
+        table = schema.drop_rows_without(table, "y")
+        return schema.encode_target(table, "y", task)
+
+    costs = [f"${i},000.50" for i in range(1, 30)]
+    target = encode([*costs, "none"])
+    assert target.classes is None
+    np.testing.assert_array_equal(target.values, [1000 * i + 0.5 for i in range(1, 30)])
+    assert encode(["$1,000,000", "$2"] * 5).classes == ["2", "1000000"]
+    assert encode(["True", "False"] * 5).classes == ["False", "True"]
+    with pytest.raises(ValueError, match=r"y, the target: 'x' is not a number like '.1,000\.50'; or --task class"):
+        encode([*costs, "x"] * 2)
+    with pytest.raises(ValueError, match=r"y, the target: no cell tells whether 1,234 is 1234 or 1\.234"):
+        encode(["1,234", "2,345"] * 5)
+    assert encode(["1,234", "2,345"] * 5, "classification").classes == ["1,234", "2,345"]

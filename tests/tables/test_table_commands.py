@@ -469,3 +469,81 @@ def test_the_modules_take_what_export_gives_them(name, task, trained_models, tmp
     found = run("export", getattr(trained_models, task).model, f"--{name}", tmp_path / "net")
     assert (found.status, found.err) == (0, "")
     assert (tmp_path / "net").stat().st_size > 10_000
+
+
+def trips(n=120):
+    """Return the lines of a table whose cells are written as spreadsheets do."""
+    rng = np.random.default_rng(0)
+    fares, days = rng.uniform(500, 5000, n), rng.integers(1, 29, (n, 2))
+    cells = [
+        [f"A{i}", f"${fare:,.2f}", f"{day}/{month % 12 + 1}/2021", str(bool(i % 2)), f"{fare / 2:,.1f} €"]
+        for i, (fare, (day, month)) in enumerate(zip(fares, days, strict=True))
+    ]
+    return [["id", "fare", "day", "member", "cost"], *cells]
+
+
+@pytest.fixture(scope="module")
+def spreadsheet(tmp_path_factory):
+    """Return such a table, a model of it from the command, and one from Python, with what was printed."""
+    sklearn, pandas = pytest.importorskip("caffelite.sklearn"), pytest.importorskip("pandas")
+    folder = tmp_path_factory.mktemp("spreadsheet")
+    data = write_rows(folder / "trips.csv", trips())
+    said = run(
+        "train", data, "--target", "cost", "--drop", "id,member", "--nets", 2, "--output", folder / "m.safetensors"
+    )
+    frame = pandas.read_csv(data)
+    cost = frame["cost"].str.replace("[ ,€]", "", regex=True).astype(float)
+    estimator = sklearn.TableRegressor(n_estimators=2, random_state=0).fit(frame[["fare", "day", "member"]], cost)
+    estimator.model_.save(folder / "python.safetensors")
+    return SimpleNamespace(folder=folder, data=data, said=said, frame=frame, estimator=estimator, cost=cost)
+
+
+def test_the_report_says_how_cells_of_a_spreadsheet_were_read_and_names_a_leak_before_the_scores(spreadsheet):
+    out = spreadsheet.said.out
+    assert spreadsheet.said.err == ""
+    assert re.search(r"^fare +numbers +.*; in \$, with a decimal point$", out, re.MULTILINE)
+    assert re.search(r"^day +dates +\d+/\d+/2021 … \d+/\d+/2021; the day is first$", out, re.MULTILINE)
+    assert out.count("left out") == 2
+    assert re.search(r"^cost: regression, .*; in €, with a decimal point$", out, re.MULTILINE)
+    assert out.index("fare alone tells nearly everything") < out.index("root mean squared error")
+
+
+def test_a_model_of_the_command_takes_frames_and_a_model_of_python_takes_files(spreadsheet):
+    model = cl.load(spreadsheet.folder / "m.safetensors")
+    said = run("predict", spreadsheet.folder / "m.safetensors", spreadsheet.data)
+    np.testing.assert_array_equal(np.array(said.out.split()[1:], np.float32), model.predict(spreadsheet.frame)[:, 0])
+    said = run("predict", spreadsheet.folder / "python.safetensors", spreadsheet.data)
+    values = np.array(said.out.split()[1:], float)
+    frame = spreadsheet.frame[["fare", "day", "member"]]
+    np.testing.assert_allclose(values, spreadsheet.estimator.predict(frame), rtol=1e-5)
+    assert np.corrcoef(values, spreadsheet.cost)[0, 1] > 0.9
+    # No cell of another file has to tell again that the day is first.
+    new = write_rows(spreadsheet.folder / "new.csv", [["fare", "day", "member"], ["$1,000", "1/2/2021", "true"]])
+    alone = {"fare": [1000.0], "day": np.array(["2021-02-01"], "datetime64[us]"), "member": [True]}
+    for name in ("m", "python"):
+        path = spreadsheet.folder / f"{name}.safetensors"
+        value = float(run("predict", path, new).out.split()[1])
+        assert value == pytest.approx(cl.load(path).predict(alone)[0, 0])
+    new = write_rows(spreadsheet.folder / "new.csv", [["fare", "day", "member"], ["$1,000", "2/31/2021", "true"]])
+    said = run("predict", spreadsheet.folder / "m.safetensors", new)
+    assert said.err.endswith("new.csv: day is '2/31/2021' in line 2; the model takes dates there\n")
+
+
+def test_predictions_keep_the_columns_that_are_named(spreadsheet):
+    model = spreadsheet.folder / "m.safetensors"
+    cells = [row[0:2] + row[4:] for row in trips()]
+    said = run("predict", model, spreadsheet.data, "--keep", "id,fare", "--keep", "cost")
+    lines = list(csv.reader(io.StringIO(said.out)))
+    assert lines[0] == ["id", "fare", "cost", "predicted cost"]
+    assert [line[:3] for line in lines] == cells
+    assert [line[3] for line in lines[1:]] == run("predict", model, spreadsheet.data).out.split()[1:]
+    said = run("predict", model, spreadsheet.data, "--keep", "id,nme")
+    assert (said.status, said.out) == (2, "")
+    assert said.err.endswith("trips.csv has no column 'nme'; it has id, fare, day, member, cost\n")
+
+
+def test_a_name_with_a_comma_is_a_column_if_there_is_one(path):
+    rows = [["a,b", "a", "b", "y"], *[[i, i % 3, i % 5, i / 7] for i in range(40)]]
+    data = commands.read(write_rows(path, rows))
+    assert commands._find_names(data, ["a,b"]) == ["a,b"]
+    assert commands._find_names(data, ["y,a", "b"]) == ["y", "a", "b"]

@@ -2,6 +2,7 @@ import importlib.util
 import io
 import math
 import sys
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -411,6 +412,19 @@ def test_names_with_dollar_signs_are_drawn_as_they_are():
     named = cl.Model([cl.Linear(2, 2)])
     named.layers = {"$^$": cl.Linear(2, 3)}
     plots.weights(named).draw_without_rendering()
+
+
+@pytest.mark.parametrize("last", [1e-5, 0.02, 0.5])
+def test_the_numbers_beside_a_loss_do_not_overlap(last):
+    falling = cl.History({name: np.geomspace(1, last, 20).tolist() for name in ("loss", "r2", "val_loss", "val_r2")})
+    figure = plots.table_picture(falling, [0.0, 1.0], [0.0, 0.5], None, {"x": 0.5})
+    figure.draw_without_rendering()
+    axis = figure.subfigs[1].axes[0].yaxis
+    inside = [label.get_window_extent() for label in axis.get_ticklabels() if label.get_visible()]
+    low, high = sorted(figure.subfigs[1].axes[0].bbox.intervaly)
+    boxes = sorted([(box.y0, box.y1) for box in inside if low <= (box.y0 + box.y1) / 2 <= high])
+    assert len(boxes) > 1
+    assert all(below[1] <= above[0] for below, above in pairwise(boxes))
 
 
 def test_columns_whose_names_begin_alike_have_a_bar_each():
