@@ -72,3 +72,23 @@ def squeeze_column(y: Any) -> Any:
     """Return targets of one column as a vector, with scikit-learn's warning; others as they are."""
     is_column = y.ndim == 2 and y.shape[1] == 1
     return column_or_1d(y.toarray() if issparse(y) else y, warn=True) if is_column else y
+
+
+def check_known_targets(y: np.ndarray) -> None:
+    """Raise ValueError that names the first row without a target."""
+    frames.check_missing(np.array([*map(frames.is_missing, y)]) if y.dtype == object else y != y, "y")
+
+
+def check_target_numbers(y: np.ndarray) -> np.ndarray:
+    """Return targets as float64. ValueError, with the row, for a missing one, a word and an infinite number."""
+    check_known_targets(y)
+    try:
+        for row, x in enumerate(y.tolist() if y.dtype.kind in "OUS" else ()):  # noqa: B007 (for the message)
+            float(x)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"y is {x!r} in row {row}; expected numbers. TableClassifier takes classes") from error
+    y = y.astype(np.float64)
+    if np.isinf(y).any():  # in the words of scikit-learn
+        row = int(np.isinf(y).argmax())
+        raise ValueError(f"Input y contains infinity or a value too large for dtype('float64'): {y[row]} in row {row}")
+    return y

@@ -20,7 +20,6 @@ from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
-    assert_all_finite,
     check_consistent_length,
     check_is_fitted,
     validate_data,
@@ -38,12 +37,13 @@ from caffelite.data.generator import unpack_single
 from caffelite.functions import MSELoss, SoftmaxLoss
 from caffelite.model.model import Model
 from caffelite.optimizers import TrainingDiverged
-from caffelite.sklearn.frame_rows import check_columns, is_frame
+from caffelite.sklearn.frame_rows import check_columns, check_known_targets, check_target_numbers, is_frame
 from caffelite.tables import conformal, evaluation
 from caffelite.tables import recipe as recipes
 from caffelite.tables.budget import Budget
 from caffelite.tables.columns import mean_and_deviation
 from caffelite.tables.schema import Target
+from caffelite.tables.table_model import TableModel
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 COLUMN_NAME = "x{}"  # the name of a column of an array
@@ -159,6 +159,7 @@ class TableEstimator(BaseEstimator):
         self._target_name = None if name in (None, "") else str(name)
         y = column_or_1d(y, warn=True)
         check_consistent_length(X, y)
+        check_known_targets(y)
         self.columns_ = recipe.make_columns(frame, len(y), self._category_names(frame))
         return frame, y, budget
 
@@ -220,9 +221,9 @@ class TableEstimator(BaseEstimator):
         """Return outputs of nets (n, outputs) in the unit of the targets."""
         return self._center + self._scale * outputs
 
-    def _join_nets(self, functions: list[Function]) -> None:
+    def _join_nets(self, functions: list[Function], classes: list[str] | None = None) -> None:
         """Make one model: the nets side by side, and then the average of their outputs."""
-        self.model_ = Model(functions)
+        self.model_ = TableModel(functions, self._target_name or "y", classes)
         self._nets = self.model_[:1]  # once, since it keeps its recordings
 
     # ---- explanations -----------------------------------------------------------------------------------------------
@@ -287,12 +288,15 @@ class TableEstimator(BaseEstimator):
 
     def _target(self, y: np.ndarray) -> Target:
         """Return y as the target of `caffelite train`."""
-        y = y.astype(np.float64)
-        assert_all_finite(y, input_name="y")
-        return Target("y", y, None)
+        return Target("y", check_target_numbers(y), None)
 
     def _default_seed(self) -> int:
         return int(self.random_state) if isinstance(self.random_state, Integral) else 0
+
+    def __getattr__(self, name: str) -> Any:
+        other = {"predict_interval": "predict_set", "predict_set": "predict_interval"}.get(name)
+        hint = f"; it has {other}(X, coverage=0.9)" if other else ""
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}{hint}", name=name, obj=self)
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "model_")
@@ -394,7 +398,7 @@ class TableClassifier(ClassifierMixin, TableEstimator):
             weights = class_weights if weights is None else weights * class_weights
         outputs = len(self.classes_)
         nets = self._train_nets(frame, targets, weights, outputs, SoftmaxLoss(), budget)
-        self._join_nets(recipes.average_classifiers(nets, outputs))
+        self._join_nets(recipes.average_classifiers(nets, outputs), [*map(str, self.classes_.tolist())])
         return self
 
     def predict_proba(self, X: Any) -> np.ndarray:
@@ -444,8 +448,7 @@ class TableRegressor(RegressorMixin, TableEstimator):
         `sample_weight` (n,), not negative, is the weight of each row in the loss, and in choosing the best epoch.
         """
         frame, y, budget = self._fit_columns(X, y)
-        y = y.astype(np.float64)
-        assert_all_finite(y, input_name="y")
+        y = check_target_numbers(y)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, y, dtype=np.float64)
         center, scale = mean_and_deviation(y[:, np.newaxis])
         self._center, self._scale = float(center[0]), float(scale[0])

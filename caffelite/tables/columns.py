@@ -57,7 +57,7 @@ class Columns(Function, recordable=True, rowwise=True):
     - **Words and categories** are numbered in their order. A column of k categories has k + 2 codes. Code k is a
       missing category, and k + 1 is a new one, which was not there when the column was learned. `categories` names
       columns of numbers that are categories. The vector of a code that was never trained is 0. But words that are all
-      dates, or all numbers such as $1,234.50, are read as these; a warning says if none tells what 1,234 or 1/2/2020 is.
+      dates, or all numbers such as $1,234.50, are read so. A warning says if none tells what 1,234 or 1/2/2020 means.
     - **Dates and times** become numbers: the year, sines and cosines, and the seconds since the first date. The sines
       and cosines are of month, day of the year, weekday and hour, if these vary. Dates with a time zone are read on the
       clocks of the zone in which they were learned.

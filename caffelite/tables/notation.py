@@ -103,7 +103,7 @@ def describe_problem(words: Sequence[str]) -> str:
         word = next(filter(AMBIGUOUS.fullmatch, words))
         return f"dates that do not say which number is the day, such as {word}: write 2020-01-31"
     if len(readings) == 2:
-        i = int(np.argmax(readings[0].values[:-1] != readings[1].values[:-1]))
+        i = int(np.argmax(np.abs(readings[0].values - readings[1].values) > 0))
         first, second = (f"{reading.values[i]:.12g}" for reading in readings)
         return f"no cell tells whether {words[i]} is {first} or {second}: write one of these"
     if len(words) <= MANY_WORDS:

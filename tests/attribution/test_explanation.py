@@ -45,7 +45,7 @@ def test_a_frame_has_the_index_of_the_rows_and_adds_up():
     np.testing.assert_array_equal(as_dict["city"], ONE[:, 1])
 
 
-def test_a_frame_is_about_the_second_of_two_classes_the_predicted_one_of_several_or_a_given_one():
+def test_a_frame_is_about_the_second_of_two_classes_or_the_predicted_one_of_several():
     frame = two_classes().frame()
     assert list(frame["class"]) == ["yes"] * 4  # so the signs of rows can be compared
     np.testing.assert_allclose(frame["city"], ONE[:, 1] / 20)

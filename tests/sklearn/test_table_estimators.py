@@ -326,6 +326,29 @@ def test_data_that_cannot_be_used_are_named():
         fit_estimator(TableClassifier, FRAME.assign(skewed=np.inf))
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_target_that_is_missing_or_no_number_is_named_with_its_row(kind):
+    series = pandas.Series(TARGETS[kind], dtype=object)
+    for nothing in (None, np.nan, pandas.NA):
+        with pytest.raises(ValueError, match=r"^y has a missing value in row 3 and 1 other"):
+            fit_estimator(kind, y=series.mask(series.index.isin([3, 5]), nothing))
+    if kind is TableRegressor:
+        with pytest.raises(ValueError, match=r"^y is 'many' in row 4; expected numbers. TableClassifier takes classes"):
+            fit_estimator(kind, y=series.replace(series[4], "many").replace(series[2], "2.5"))
+        with pytest.raises(ValueError, match=r"y contains infinity.*: -inf in row 7"):
+            fit_estimator(kind, y=series.replace(series[7], -np.inf))
+
+
+@pytest.mark.parametrize(("kind", "absent"), [(TableClassifier, "predict_interval"), (TableRegressor, "predict_set")])
+def test_a_method_of_the_other_estimator_names_the_right_one(kind, absent):
+    right = "predict_set" if absent == "predict_interval" else "predict_interval"
+    assert not hasattr(kind(), absent)
+    with pytest.raises(AttributeError, match=rf"^{kind.__name__} has no attribute '{absent}'; it has {right}\(X, cov"):
+        getattr(kind(), absent)
+    with pytest.raises(AttributeError, match=f"^{kind.__name__} has no attribute 'predictions'$"):
+        _ = kind().predictions
+
+
 def test_few_rows_and_one_class_are_enough():
     assert fit_estimator(TableRegressor, FRAME[:2], NUMBER[:2]).predict(FRAME[:5]).shape == (5,)
     alone = fit_estimator(TableClassifier, FRAME[:9], np.zeros(9, int))

@@ -56,7 +56,7 @@ def test_words_that_do_not_fit_or_do_not_tell_their_decimal_sign_stay_words(word
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        (["5", "1,234"], "no cell tells whether 1,234 is 1234 or 1.234: write one of these"),
+        (["none", "5", "1,234"], "no cell tells whether 1,234 is 1234 or 1.234: write one of these"),
         (["1/2/2020", "3/4/2020"], "dates that do not say which number is the day, such as 1/2/2020: write 2020-01-31"),
         ([*[f"${i}" for i in range(30)], "unknown"], "'unknown' is not a number like '$0'"),
         ([*[f"${i}" for i in range(30)], "31"], "'31' is not a number like '$0'"),

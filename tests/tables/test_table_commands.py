@@ -498,7 +498,7 @@ def spreadsheet(tmp_path_factory):
     return SimpleNamespace(folder=folder, data=data, said=said, frame=frame, estimator=estimator, cost=cost)
 
 
-def test_the_report_says_how_cells_of_a_spreadsheet_were_read_and_names_a_leak_before_the_scores(spreadsheet):
+def test_the_report_says_how_cells_were_read_and_names_a_leak_before_the_scores(spreadsheet):
     out = spreadsheet.said.out
     assert spreadsheet.said.err == ""
     assert re.search(r"^fare +numbers +.*; in \$, with a decimal point$", out, re.MULTILINE)
