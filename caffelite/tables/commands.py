@@ -79,7 +79,8 @@ def train(
     """
     as_words = {*_split(categories), *([target_name] if task == "classification" else [])}
     data = read(path, delimiter, as_words=as_words)
-    drop, _ = _find_names(data, drop), _find_names(data, [target_name, *categories])
+    _check_names(data, [target_name])
+    drop, _ = _find_names(data, drop), _find_names(data, categories)
     readings = {name: x.reading for name, x in data.columns.items() if isinstance(x, Words) and x.reading is not None}
     rows, data = len(data.lines), schema.drop_rows_without(data, target_name)
     target = schema.encode_target(data, target_name, task)
@@ -92,8 +93,7 @@ def train(
     echo(f"{report.columns_table(summaries)}\n\n{description}\n", flush=True)
 
     started, budget = time.perf_counter(), None if max_seconds is None else Budget(max_seconds, warns=False)
-    notations = {name: reading.notation for name, reading in readings.items()}
-    nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains, coverage, budget, notations)
+    nets = train_nets(frame, target, parts.training, recipe, seed, verbose, explains, coverage, budget, readings)
     seconds = time.perf_counter() - started
     echo(f"{report.describe_nets(nets, seconds, budget)}\n", flush=True)
     linear = train_linear(frame, target, parts.training, seed)
@@ -140,7 +140,7 @@ def predict(
         names += ["low", "high"] if model.classes is None else [f"in set({name})" for name in model.classes]
         columns.append(regions.astype(outputs.dtype if model.classes is None else int))
     kept: list[Any] = [data.columns[name] for name in keep]
-    columns = [*[words.cells() for words in kept], *columns]
+    columns = [*[np.array([*words.words, ""])[words.codes] for words in kept], *columns]
     return [[*keep, *names], *np.column_stack([x.astype(str) for x in columns]).tolist()], remarks
 
 
@@ -246,6 +246,10 @@ def _split(names: Collection[str]) -> list[str]:
 def _find_names(data: CSVTable, names: Collection[str]) -> list[str]:
     """Return names of columns. A name that no column has is split at its commas. ValueError for an unknown one."""
     found = [part for name in names for part in ([name] if name in data.columns else name.split(","))]
-    if unknown := [name for name in found if name not in data.columns]:
-        raise ValueError(f"{data.path} has no column {unknown[0]!r}; it has {', '.join(data.columns)}")
+    _check_names(data, found)
     return found
+
+
+def _check_names(data: CSVTable, names: list[str]) -> None:
+    if unknown := [name for name in names if name not in data.columns]:
+        raise ValueError(f"{data.path} has no column {unknown[0]!r}; it has {', '.join(data.columns)}")

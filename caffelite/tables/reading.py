@@ -32,10 +32,6 @@ class Words(NamedTuple):
     words: list[str]  # in the order of their first rows
     reading: Reading | None = None  # if all words are dates or numbers
 
-    def cells(self) -> np.ndarray:
-        """Return the word of each row, (n,), "" if it is missing."""
-        return np.array([*self.words, ""])[self.codes]
-
 
 class CSVTable(NamedTuple):
     """The content of a file: columns by name, and the line in which each row ends.

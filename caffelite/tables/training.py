@@ -21,6 +21,7 @@ from caffelite.tables import conformal
 from caffelite.tables import recipe as recipes
 from caffelite.tables.budget import Budget
 from caffelite.tables.columns import Columns, mean_and_deviation
+from caffelite.tables.notation import Reading
 from caffelite.tables.recipe import Recipe
 from caffelite.tables.schema import Frame, Target
 from caffelite.tables.splines import Splines
@@ -102,13 +103,13 @@ def train_nets(
     keeps_background: bool = False,
     coverage: float | None = None,
     budget: Budget | None = None,
-    notations: Mapping[str, str] | None = None,
+    readings: Mapping[str, Reading] | None = None,
 ) -> TrainedNets:
     """Train nets on these rows, (n,) bool, by the recipe. Their model may keep a few of the rows for explanations.
 
     With a coverage, it also has intervals or sets that hold the truth in this share of new rows. Raise ValueError
     before the training if there are too few rows for them. If there is a budget, it decides about the number of nets
-    and epochs. The model reads words in the `notations` of columns.
+    and epochs. The model remembers how words of columns were read.
 
     After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
     """
@@ -117,7 +118,7 @@ def train_nets(
         held_out = conformal.count_held_out(count, recipe.number_of_nets(count))
         conformal.check_coverage(coverage, held_out, ends=2 if target.classes is None else 1)
     columns = recipe.make_columns(training_frame, count)
-    columns.set_notations(notations or {})
+    columns.set_notations({name: reading.notation for name, reading in (readings or {}).items()})
     _check_text(columns, recipe.number_of_nets(count))
     targets, outputs, loss, center, scale = _make_targets(target, rows)
     metrics = ["r2"] if target.classes is None else ["accuracy"]

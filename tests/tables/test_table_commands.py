@@ -242,6 +242,7 @@ def test_numbers_named_as_categories_are_categories_in_predictions_too(tmp_path)
             ["train", "data.csv", "--target", "y", "--drop", "z"],
             "train: error: data.csv has no column 'z'; it has x, y",
         ),
+        (["train", "data.csv", "--target", "x,y"], "train: error: data.csv has no column 'x,y'; it has x, y"),
         (["train", "data.csv"], "train: error: the following arguments are required: --target"),
         (
             ["train", "data.csv", "--target", "y"],
