@@ -25,6 +25,7 @@ extensions += [
     "net",
     "exercise",
     "dark",
+    "sizes",
     "ratios",
     "mathml",
     "gallery",

@@ -2,9 +2,9 @@
 
 The lightness of greys is turned round, so text and grids stay readable, and pale grounds become dark ones of the same
 hue. Strong colours keep their hue, and are light enough for a dark page. If there is a file NAME-dark.EXT next to a
-picture, it is the twin. An animation has none: it stays on a white card. An SVG image with the id "photo" keeps its
-colours, and one with the id "ground" becomes dark, because text is on it. Every picture needs a text for people who
-don't see it.
+picture, it is the twin. An SVG image with the id "photo" keeps its colours, and one with the id "ground" becomes dark,
+because text is on it. A film has a twin with a slider of its own. Every picture needs a text for people who don't see
+it.
 """
 
 import base64
@@ -56,14 +56,47 @@ def darken_colour(name):
     return "#" + "".join(f"{round(255 * x):02x}" for x in darken(rgb))
 
 
+def darken_bytes(table, is_ground=False):
+    """Return the twin of a table of colours, of three bytes each."""
+    colours = np.frombuffer(table, np.uint8).reshape(-1, 3) / 255
+    return np.round(255 * darken(colours, is_ground)).astype(np.uint8).tobytes()
+
+
+def darken_gif(gif):
+    """Return the twin of a GIF file: its tables of colours, the common one and those of single frames."""
+    twin, place = bytearray(gif), 13
+
+    def darken_table(flags):  # with a table, the highest bit is set, and the lowest three are for its length
+        nonlocal place
+        end = place + (3 << (flags % 8 + 1) if flags >> 7 else 0)
+        twin[place:end] = darken_bytes(gif[place:end])
+        place = end
+
+    darken_table(gif[10])
+    while gif[place] != 0x3B:  # the end
+        if gif[place] == 0x2C:  # a frame
+            place += 10
+            darken_table(gif[place - 1])
+            place += 1
+        else:  # an extension
+            place += 2
+        while gif[place]:  # the length of a block, up to an empty one
+            place += gif[place] + 1
+        place += 1
+    return bytes(twin)
+
+
 def darken_image(png, is_ground=False):
     """Return the twin of a PNG file; what is transparent stays so."""
-    image = Image.open(io.BytesIO(png))
+    image, file = Image.open(io.BytesIO(png)), io.BytesIO()
+    if image.mode == "P" and "transparency" not in image.info:  # as the pictures of a film are, and stay as small
+        image.putpalette(darken_bytes(bytes(image.getpalette()), is_ground))
+        image.save(file, format="PNG", optimize=True)
+        return file.getvalue()
     colours = image.mode if image.mode in ("RGB", "RGBA") else "RGBA"
     pixels = np.array(image.convert(colours))
     distinct, index = np.unique(pixels[..., :3].reshape(-1, 3), axis=0, return_inverse=True)
     pixels[..., :3] = np.round(255 * darken(distinct / 255, is_ground))[index.ravel()].reshape(*pixels.shape[:2], 3)
-    file = io.BytesIO()
     Image.fromarray(pixels, colours).save(file, format="PNG", optimize=True)
     return file.getvalue()
 
@@ -83,23 +116,37 @@ def darken_svg(text):
     return text.replace("<svg ", f'<svg fill="{darken_colour("#000000")}" ', 1)  # of all that has no colour
 
 
+def darken_film(text):
+    """Return a film with its twin; the page shows one of them. Each has a slider."""
+
+    def encode(match):
+        return base64.b64encode(darken_image(base64.b64decode(match[0]))).decode()
+
+    twin = re.sub(r"iVBORw0KGgo[A-Za-z0-9+/=]+", encode, text)  # the first bytes of a PNG file
+    twin = re.sub(r"\bfilm-\w+", r"\g<0>-dark", twin)
+    return f'<div class="only-light">{text}</div>\n<div class="only-dark">{twin}</div>\n'
+
+
 def find_twin(path, folder):
     """Return the file of a picture's twin, made if it is not there yet. None if it has no twin."""
     own = path.with_name(f"{path.stem}-dark{path.suffix}")
-    if own.exists() or path.suffix not in (".svg", ".png"):
+    if own.exists() or path.suffix not in (".svg", ".png", ".gif"):
         return own if own.exists() else None
     content = path.read_bytes()
     key = hashlib.sha256(content + Path(__file__).read_bytes()).hexdigest()[:12]
     made = folder / f"{path.stem}-{key}-dark{path.suffix}"
     if not made.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        is_svg = path.suffix == ".svg"
-        made.write_bytes(darken_svg(content.decode()).encode() if is_svg else darken_image(content))
+        twins = {".png": darken_image, ".gif": darken_gif, ".svg": lambda svg: darken_svg(svg.decode()).encode()}
+        made.write_bytes(twins[path.suffix](content))
     return made
 
 
 def add_twins(app, document):
-    """Put the twins next to the pictures of a page."""
+    """Put the twins next to the pictures and films of a page."""
+    for film in list(document.findall(nodes.raw)):
+        if '<div id="film-' in film.astext():
+            film[:] = [nodes.Text(darken_film(film.astext()))]
     for image in list(document.findall(nodes.image)):
         if not image.get("alt"):
             logging.getLogger(__name__).warning("a picture without alt text: %s", image["uri"], location=image)
