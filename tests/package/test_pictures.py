@@ -121,27 +121,87 @@ def test_the_twin_of_a_drawing_has_other_colours_and_the_same_shapes_links_and_p
     assert re.match(r'<svg fill="#f[\da-f]{5}" ', twin)  # what has no colour is not black
 
 
-def test_each_picture_of_a_page_gets_a_twin_and_an_animation_a_card(extension, tmp_path, caplog):
+def make_gif(colours):
+    """Return a GIF file with a frame for each list of colours. The frames after the first have tables of their own."""
+    from PIL import Image
+
+    file, frames = io.BytesIO(), []
+    for row in colours:
+        frames.append(Image.new("P", (len(row), 1)))
+        frames[-1].putpalette([value for colour in row for value in colour])
+        frames[-1].putdata(range(len(row)))
+    frames[0].save(file, format="GIF", save_all=True, append_images=frames[1:], disposal=1)
+    return file.getvalue()
+
+
+def test_the_twin_of_a_film_has_other_colours_in_each_frame(extension):
+    from PIL import Image
+
+    dark = extension("dark")
+    colours = [[(255, 255, 255), (0, 0, 0)], [(255, 255, 255), (0, 114, 178)], [(213, 94, 0), (240, 240, 240)]]
+    gif = make_gif(colours)
+    twin = Image.open(io.BytesIO(dark.darken_gif(gif)))
+    assert twin.n_frames == 3
+    for i, row in enumerate(colours):
+        twin.seek(i)
+        expected = np.round(255 * dark.darken(np.array(row) / 255))
+        np.testing.assert_array_equal(np.array(twin.convert("RGB"))[0], expected)
+
+
+def test_a_page_shows_one_of_a_film_and_its_twin_and_each_has_its_own_slider(extension):
+    dark = extension("dark")
+    x, y = cl.datasets.spiral(points_per_class=10, seed=0)
+    model = cl.MLP(2, [3, 3], seed=0)
+    optimizer = cl.SGD(model.parameters(), lr=0.1)
+    film = cl.plots.film(model, x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=2, frames=2, verbose=0)
+    light, twin = re.findall(
+        r'<div class="only-(?:light|dark)">(.*?)</script>', dark.darken_film(film._repr_html_()), re.S
+    )
+    names = [re.search(r'<div id="(film-[\w-]+)"', text)[1] for text in (light, twin)]
+    assert names == [names[0], f"{names[0]}-dark"]
+    assert f'getElementById("{names[1]}")' in twin
+    pictures = [[base64.b64decode(found) for found in re.findall(r"iVBORw[\w+/=]+", text)] for text in (light, twin)]
+    assert len(pictures[0]) == len(pictures[1]) == 3  # two frames, and the one that is seen first
+    for picture, other in zip(*pictures, strict=True):
+        assert as_rgb(picture)[0, 0].min() == 255
+        assert as_rgb(other)[0, 0].max() < 40
+        assert as_rgb(picture).shape == as_rgb(other).shape
+
+
+def as_rgb(content):
+    from PIL import Image
+
+    return np.array(Image.open(io.BytesIO(content)).convert("RGB"))
+
+
+def test_each_picture_of_a_page_gets_a_twin(extension, tmp_path):
     dark = extension("dark")
     from docutils import nodes
     from docutils.utils import new_document
 
     (tmp_path / "drawn.svg").write_text('<svg xmlns="http://www.w3.org/2000/svg"/>')
-    (tmp_path / "film.gif").write_bytes(b"GIF89a")
+    (tmp_path / "film.gif").write_bytes(make_gif([[(255, 255, 255)], [(0, 0, 0)]]))
+    (tmp_path / "photo.jpg").write_bytes(b"")
     for name in ("page.png", "page-dark.png"):
         (tmp_path / name).write_bytes(png(np.zeros((2, 2, 3), np.uint8)))
     document = new_document("page")
-    document += [nodes.image(uri=name, alt=name) for name in ("drawn.svg", "film.gif", "page.png")]
+    document += [nodes.image(uri=name, alt=name) for name in ("drawn.svg", "film.gif", "photo.jpg", "page.png")]
     app = types.SimpleNamespace(srcdir=tmp_path, doctreedir=tmp_path / "build" / "doctrees")
     app.env = types.SimpleNamespace(relfn2path=lambda uri: (uri, str(tmp_path / uri)))
     dark.add_twins(app, document)
     shown = [(image["uri"], image["classes"]) for image in document.findall(nodes.image)]
-    assert [uri for uri, classes in shown if "only-light" in classes] == ["drawn.svg", "page.png"]
-    made, own = [uri for uri, classes in shown if "only-dark" in classes]
+    assert [uri for uri, classes in shown if "only-light" in classes] == ["drawn.svg", "film.gif", "page.png"]
+    made, film, own = [uri for uri, classes in shown if "only-dark" in classes]
     assert Path(tmp_path, made[1:]).read_text().startswith("<svg fill=")
+    assert as_rgb(Path(tmp_path, film[1:]).read_bytes()).max() < 40
     assert own == "/page-dark.png"
-    assert ("film.gif", ["as-is"]) in shown
-    assert {image["alt"] for image in document.findall(nodes.image)} == {"drawn.svg", "film.gif", "page.png"}
+    assert ("photo.jpg", ["as-is"]) in shown
+    assert {image["alt"] for image in document.findall(nodes.image)} == {
+        "drawn.svg",
+        "film.gif",
+        "photo.jpg",
+        "page.png",
+    }
 
 
 def test_every_picture_of_a_page_has_a_text():
@@ -161,6 +221,40 @@ def test_every_picture_of_a_page_has_a_text():
                 assert re.search(r'image: \{alt: "[^"]{20,}"\}', options), (page.name, source)
         assert not re.search(r"!\[\s*\]\(", text), page.name
     assert count > 20
+
+
+# ---- sizes ----------------------------------------------------------------------------------------------------------
+
+
+def test_each_picture_has_the_width_and_height_of_its_file(extension, tmp_path):
+    sizes = extension("sizes")
+    (tmp_path / "pictures").mkdir()
+    for name, tag in {
+        "points.svg": '<svg xmlns="" width="72pt" height="36pt" viewBox="0 0 72 36">',
+        "pixels.svg": '<svg height="20" width="30">',
+        "box.svg": '<?xml version="1.0"?><svg stroke-width="9" viewBox="0 0 240 150">',
+    }.items():
+        (tmp_path / "pictures" / name).write_text(f"{tag}</svg>")
+    (tmp_path / "pictures" / "a b.png").write_bytes(png(np.zeros((3, 5, 3), np.uint8)))
+
+    def sized(tag):
+        return sizes.add_sizes(f"<p>{tag}</p>", tmp_path)[3:-4]
+
+    assert sized('<img alt="A" src="pictures/points.svg" />') == (
+        '<img width="96" height="48" alt="A" src="pictures/points.svg" />'
+    )
+    assert 'width="30" height="20"' in sized('<img src="pictures/pixels.svg">')
+    assert 'width="240" height="150" style="width: 100%"' in sized('<img src="pictures/box.svg">')
+    assert 'width="5" height="3"' in sized('<img src="pictures/a%20b.png">')
+    for tag in ('<img src="data:image/png;base64,AA">', '<img src="https://a/b.png">', '<img width="9" src="c.png">'):
+        assert sized(tag) == tag
+
+
+def test_the_style_sheet_keeps_the_ratio_of_a_picture_that_is_shown_smaller():
+    style = (DOCS / "_static" / "caffelite.css").read_text(encoding="utf-8")
+    rule = re.search(r"\.sidebar-logo,\n\.content img,[^{]*\{([^}]*)\}", style)[1]
+    assert "max-width: 100%" in rule
+    assert "height: auto" in rule
 
 
 # ---- drawings -------------------------------------------------------------------------------------------------------
@@ -183,6 +277,15 @@ def test_the_convolution_in_the_drawing_has_the_numbers_that_conv2d_has():
     values = [eval(left.replace("·", "*").replace("−", "-")) for left, _ in sums]
     assert values == output.ravel().tolist()
     assert "prefers-reduced-motion" in drawing
+
+
+def test_the_map_of_the_course_has_the_lessons_and_minutes_of_its_table():
+    table = (DOCS / "teaching.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| (?:(\d)\. )?([A-Z][\w ,]*?)( \(optional\))? \| (\d+) \|", table, re.MULTILINE)
+    drawing = (DOCS / "_static" / "course.svg").read_text(encoding="utf-8")
+    boxes = re.findall(r"<rect([^>]*)/><text[^>]*>(?:(\d) )?([^<]*)</text><text[^>]*>(\d+) minutes<", drawing)
+    assert len(rows) == 8
+    assert sorted(rows) == sorted((n, name, " (optional)" * ("dash" in box), time) for box, n, name, time in boxes)
 
 
 # ---- the gallery ----------------------------------------------------------------------------------------------------
