@@ -12,6 +12,7 @@ import hashlib
 import io
 import os
 import re
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -56,27 +57,27 @@ def darken_colour(name):
     return "#" + "".join(f"{round(255 * x):02x}" for x in darken(rgb))
 
 
-def darken_bytes(table, is_ground=False):
+def darken_table(table):
     """Return the twin of a table of colours, of three bytes each."""
     colours = np.frombuffer(table, np.uint8).reshape(-1, 3) / 255
-    return np.round(255 * darken(colours, is_ground)).astype(np.uint8).tobytes()
+    return np.round(255 * darken(colours)).astype(np.uint8).tobytes()
 
 
 def darken_gif(gif):
     """Return the twin of a GIF file: its tables of colours, the common one and those of single frames."""
     twin, place = bytearray(gif), 13
 
-    def darken_table(flags):  # with a table, the highest bit is set, and the lowest three are for its length
+    def darken_next(flags):  # with a table, the highest bit is set, and the lowest three are for its length
         nonlocal place
         end = place + (3 << (flags % 8 + 1) if flags >> 7 else 0)
-        twin[place:end] = darken_bytes(gif[place:end])
+        twin[place:end] = darken_table(gif[place:end])
         place = end
 
-    darken_table(gif[10])
+    darken_next(gif[10])
     while gif[place] != 0x3B:  # the end
         if gif[place] == 0x2C:  # a frame
             place += 10
-            darken_table(gif[place - 1])
+            darken_next(gif[place - 1])
             place += 1
         else:  # an extension
             place += 2
@@ -88,15 +89,12 @@ def darken_gif(gif):
 
 def darken_image(png, is_ground=False):
     """Return the twin of a PNG file; what is transparent stays so."""
-    image, file = Image.open(io.BytesIO(png)), io.BytesIO()
-    if image.mode == "P" and "transparency" not in image.info:  # as the pictures of a film are, and stay as small
-        image.putpalette(darken_bytes(bytes(image.getpalette()), is_ground))
-        image.save(file, format="PNG", optimize=True)
-        return file.getvalue()
+    image = Image.open(io.BytesIO(png))
     colours = image.mode if image.mode in ("RGB", "RGBA") else "RGBA"
     pixels = np.array(image.convert(colours))
     distinct, index = np.unique(pixels[..., :3].reshape(-1, 3), axis=0, return_inverse=True)
     pixels[..., :3] = np.round(255 * darken(distinct / 255, is_ground))[index.ravel()].reshape(*pixels.shape[:2], 3)
+    file = io.BytesIO()
     Image.fromarray(pixels, colours).save(file, format="PNG", optimize=True)
     return file.getvalue()
 
@@ -117,13 +115,26 @@ def darken_svg(text):
 
 
 def darken_film(text):
-    """Return a film with its twin; the page shows one of them. Each has a slider."""
+    """Return a film with its twin, which has a slider of its own. The page shows one of them.
 
-    def encode(match):
-        return base64.b64encode(darken_image(base64.b64decode(match[0]))).decode()
+    The pictures of a film are PNG files with the same table of colours, which begins after 33 bytes. So in base64, the
+    table is the same string in all of them. The twin takes the pictures of the film, with another table.
+    """
+    name = re.search(r'<div id="(film-\w+)"', text)[1]
+    pictures = re.findall(r"iVBORw0KGgo[A-Za-z0-9+/=]+", text)  # the first bytes of a PNG file
+    png = base64.b64decode(pictures[0])
+    table = png[33 : 45 + int.from_bytes(png[33:37], "big")]  # length, name, colours, checksum
+    light = base64.b64encode(table).decode()
+    if table[4:8] != b"PLTE" or any(not picture.startswith(light, 44) for picture in pictures):
+        raise ValueError("the pictures of a film should have the same table of colours, after the header")
+    colours = b"PLTE" + darken_table(table[8:-4])
+    dark = base64.b64encode(table[:4] + colours + zlib.crc32(colours).to_bytes(4, "big")).decode()
 
-    twin = re.sub(r"iVBORw0KGgo[A-Za-z0-9+/=]+", encode, text)  # the first bytes of a PNG file
-    twin = re.sub(r"\bfilm-\w+", r"\g<0>-dark", twin)
+    settings = f"""const film = {{ ...window["settings-{name}"] }};
+  film.pictures = film.pictures.map((picture) => picture.replace("{light}", "{dark}"));"""
+    twin = re.sub(r"const film = .*", lambda _: settings, text).replace(f'"{name}"', f'"{name}-dark"')
+    twin = twin.replace(pictures[0], pictures[0].replace(light, dark))
+    text = text.replace("const film = ", f'const film = window["settings-{name}"] = ')
     return f'<div class="only-light">{text}</div>\n<div class="only-dark">{twin}</div>\n'
 
 

@@ -154,18 +154,25 @@ def test_a_page_shows_one_of_a_film_and_its_twin_and_each_has_its_own_slider(ext
     model = cl.MLP(2, [3, 3], seed=0)
     optimizer = cl.SGD(model.parameters(), lr=0.1)
     film = cl.plots.film(model, x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=2, frames=2, verbose=0)
-    light, twin = re.findall(
-        r'<div class="only-(?:light|dark)">(.*?)</script>', dark.darken_film(film._repr_html_()), re.S
-    )
-    names = [re.search(r'<div id="(film-[\w-]+)"', text)[1] for text in (light, twin)]
+    text = film._repr_html_()
+    both = dark.darken_film(text)
+    light, twin = re.findall(r'<div class="only-(?:light|dark)">(.*?)</script>', both, re.DOTALL)
+    names = [re.search(r'<div id="(film-[\w-]+)"', part)[1] for part in (light, twin)]
     assert names == [names[0], f"{names[0]}-dark"]
     assert f'getElementById("{names[1]}")' in twin
-    pictures = [[base64.b64decode(found) for found in re.findall(r"iVBORw[\w+/=]+", text)] for text in (light, twin)]
-    assert len(pictures[0]) == len(pictures[1]) == 3  # two frames, and the one that is seen first
-    for picture, other in zip(*pictures, strict=True):
-        assert as_rgb(picture)[0, 0].min() == 255
-        assert as_rgb(other)[0, 0].max() < 40
-        assert as_rgb(picture).shape == as_rgb(other).shape
+    assert f'const film = window["settings-{names[0]}"] = {{' in light
+    assert f'const film = {{ ...window["settings-{names[0]}"] }};' in twin
+
+    table, other_table = re.search(r'picture\.replace\("(.*?)", "(.*?)"\)', twin).groups()
+    pictures = re.findall(r"iVBORw[\w+/=]+", light)
+    assert len(pictures) == 3  # the one that is seen first, and two frames
+    assert re.findall(r"iVBORw[\w+/=]+", twin) == [pictures[0].replace(table, other_table)]
+    for picture in pictures:
+        pixels, others = (as_rgb(base64.b64decode(p)) for p in (picture, picture.replace(table, other_table)))
+        np.testing.assert_array_equal(others, np.round(255 * dark.darken(pixels / 255)))
+
+    with pytest.raises(ValueError, match="same table of colours"):
+        dark.darken_film(text.replace(table, other_table, 1))
 
 
 def as_rgb(content):
