@@ -244,17 +244,17 @@ def test_each_picture_has_the_width_and_height_of_its_file(extension, tmp_path):
         (tmp_path / "pictures" / name).write_text(f"{tag}</svg>")
     (tmp_path / "pictures" / "a b.png").write_bytes(png(np.zeros((3, 5, 3), np.uint8)))
 
-    def sized(tag):
+    def complete(tag):
         return sizes.add_sizes(f"<p>{tag}</p>", tmp_path)[3:-4]
 
-    assert sized('<img alt="A" src="pictures/points.svg" />') == (
+    assert complete('<img alt="A" src="pictures/points.svg" />') == (
         '<img width="96" height="48" alt="A" src="pictures/points.svg" />'
     )
-    assert 'width="30" height="20"' in sized('<img src="pictures/pixels.svg">')
-    assert 'width="240" height="150" style="width: 100%"' in sized('<img src="pictures/box.svg">')
-    assert 'width="5" height="3"' in sized('<img src="pictures/a%20b.png">')
+    assert 'width="30" height="20"' in complete('<img src="pictures/pixels.svg">')
+    assert 'width="240" height="150" style="width: 100%"' in complete('<img src="pictures/box.svg">')
+    assert 'width="5" height="3"' in complete('<img src="pictures/a%20b.png">')
     for tag in ('<img src="data:image/png;base64,AA">', '<img src="https://a/b.png">', '<img width="9" src="c.png">'):
-        assert sized(tag) == tag
+        assert complete(tag) == tag
 
 
 def test_the_style_sheet_keeps_the_ratio_of_a_picture_that_is_shown_smaller():
