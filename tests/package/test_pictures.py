@@ -264,6 +264,12 @@ def test_the_style_sheet_keeps_the_ratio_of_a_picture_that_is_shown_smaller():
     assert "height: auto" in rule
 
 
+def test_the_answers_of_a_quiz_are_open_on_paper():
+    style = (DOCS / "_static" / "caffelite.css").read_text(encoding="utf-8")
+    assert re.search(r"\.answers::details-content \{\s*content-visibility: visible;", style.split("@media print")[1])
+    assert (DOCS / "lesson-plans.md").read_text(encoding="utf-8").count('<details class="answers">') == 2
+
+
 # ---- drawings -------------------------------------------------------------------------------------------------------
 
 
