@@ -147,6 +147,8 @@ def _parse(word: str, notation: str) -> Any:
     match = DECIMALS[notation[-1]].fullmatch(word)
     if match is None or match["unit"] + match["last"] != notation[:-1]:
         raise ValueError
+    if notation in ("$,", "£,", "¥,", "₹,") and len(match["fraction"] or "") == 3:  # $1,234 is no price of $1.234
+        raise ValueError
     sign, whole = (match["sign"] + match["inner"]).replace("\u2212", "-"), re.sub(r"\D", "", match["whole"])
     return float(f"{sign}{whole}.{match['fraction'] or ''}{match['exponent']}")
 
