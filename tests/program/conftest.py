@@ -3,10 +3,10 @@
 import pytest
 
 from caffelite.program import program as programs
-from tests.program.steps import COMBINATIONS
+from tests.program.steps import COMBINATIONS, name_passes
 
 
-@pytest.fixture(params=COMBINATIONS, ids=lambda passes: "+".join(p.__name__ for p in passes) or "no pass")
+@pytest.fixture(params=COMBINATIONS, ids=name_passes)
 def passes(request, monkeypatch):
     """Every combination of passes."""
     monkeypatch.setattr(programs, "PASSES", request.param)

@@ -10,6 +10,10 @@ from caffelite.program import PASSES
 COMBINATIONS = [list(some) for n in range(len(PASSES) + 1) for some in itertools.combinations(PASSES, n)]
 
 
+def name_passes(passes):
+    return "+".join(p.__name__ for p in passes) or "no pass"
+
+
 def small_net(dtype=np.float32, seed=0):
     return cl.Model([cl.Linear(3, 8), cl.ReLU(), cl.Linear(8, 8), cl.ReLU(), cl.Linear(8, 4)], seed=seed, dtype=dtype)
 

@@ -15,7 +15,7 @@ from tests.cases.case import as_tuple
 from tests.cases.optimizers import OPTIMIZERS
 from tests.conftest import bits, training_step
 from tests.core.tensors import Swish
-from tests.program.steps import batch, small_net
+from tests.program.steps import COMBINATIONS, batch, name_passes, small_net
 from tests.reference import assert_same_bits
 
 
@@ -61,8 +61,16 @@ class Scale(cl.Function):
 # ---- replay is the step, to the bit --------------------------------------------------------------------------------
 
 
+def dtypes_and_passes():
+    """Yield each combination of passes with float32. With float64, those in the middle are slow."""
+    for passes in COMBINATIONS:
+        yield pytest.param(np.float32, passes, id=f"float32-{name_passes(passes)}")
+        marks = [pytest.mark.slow] if passes not in (COMBINATIONS[0], COMBINATIONS[-1]) else []
+        yield pytest.param(np.float64, passes, id=f"float64-{name_passes(passes)}", marks=marks)
+
+
 @every_function
-@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda dtype: dtype.__name__)
+@pytest.mark.parametrize(("dtype", "passes"), list(dtypes_and_passes()), indirect=["passes"])
 def test_every_function_replays_on_fresh_data_to_the_bit(function, dtype, passes):
     family = FAMILIES[function]
     for arguments in family.listed:
