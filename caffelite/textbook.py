@@ -1,8 +1,8 @@
-"""caffelite in two hundred lines of NumPy: how a framework trains a net, without what makes it fast.
+"""caffelite in two hundred lines of NumPy: how a framework trains a net, without the parts that make it fast.
 
-Start reading here. Each class has a namesake in caffelite that takes these arguments, and more. It computes the same
-numbers, up to rounding, with dtype=float64 and shuffle=False (caffelite shuffles by another rule). The last line of
-each docstring names its file. In a program, you only change the import:
+Start reading here. Each class has a namesake in caffelite that takes these arguments, and more. With dtype=float64 and
+shuffle=False, it computes the same numbers up to rounding (caffelite shuffles by another rule). The last line of each
+docstring names its file. In a program, you only change the import:
 
     from caffelite import textbook as cl
 
@@ -11,7 +11,7 @@ each docstring names its file. In a program, you only change the import:
     history = model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=300)
 
 Shapes: a batch has n rows of d features, which become m outputs or c classes. dy is the gradient of the loss with
-respect to y, and has the shape of y. Nothing is checked here; caffelite says what is wrong with an argument.
+respect to y, and has the shape of y. There are no checks here; caffelite tells you what is wrong with an argument.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ class ReLU(Function):
 class SoftmaxLoss:
     """The mean of −log p at the label, p = exp s / Σ exp s:  ds = (p − onehot) / n.
 
-    scores s (n, c), labels (n,) integers from 0 to c − 1. The largest score of a row is subtracted first, so exp
-    cannot overflow. p are the probabilities of the classes.
-    In caffelite: functions/losses/classification.py. There a loss is a Function too, and its `backward` takes dy
+    Scores s (n, c), labels (n,) integers from 0 to c − 1. The largest score of each row is subtracted first, so that
+    exp cannot overflow. p holds the probabilities of the classes. In caffelite: functions/losses/classification.py.
+    There a loss is a Function too, and its `backward` takes dy
     """
 
     def forward(self, scores: np.ndarray, labels: np.ndarray) -> float:
@@ -112,7 +112,7 @@ class SoftmaxLoss:
         exp = np.exp(scores)
         total = exp.sum(axis=1, keepdims=True)
         self.p = exp / total
-        self.at_labels = np.arange(len(labels)), labels  # the place of each row's label
+        self.at_labels = np.arange(len(labels)), labels  # the position of each row's label
         return (np.log(total[:, 0]) - scores[self.at_labels]).mean()
 
     def backward(self) -> np.ndarray:
@@ -122,7 +122,7 @@ class SoftmaxLoss:
 
 
 class Optimizer(ABC):
-    """A rule that changes parameters by their gradients.
+    """A rule that updates parameters from their gradients.
 
     In caffelite: optimizers/base.py
     """
@@ -132,7 +132,7 @@ class Optimizer(ABC):
 
     @abstractmethod
     def step(self) -> None:
-        """Change the parameters once."""
+        """Update the parameters once."""
 
     def zero_grad(self) -> None:
         """Set the gradients to 0. The next `backward` then begins a new sum."""
@@ -158,7 +158,7 @@ class SGD(Optimizer):
 
 
 class DataGenerator:
-    """Mini-batches of rows of x and y. Each pass over it is an epoch; with `shuffle`, each has its own order.
+    """Mini-batches of rows of x and y. Each pass over them is an epoch; with `shuffle`, each has its own order.
 
     In caffelite: data/generator.py
     """
@@ -175,11 +175,11 @@ class DataGenerator:
 
 
 class Model(Function):
-    """Functions, one after the other.
+    """Functions applied one after the other.
 
-    With a seed, `add` draws parameters from it: the same ones as caffelite draws.
+    With a seed, `add` draws parameters from it: the same ones that caffelite draws.
 
-    Here `backward` goes through a list. In caffelite each call of a Function leaves a note on its result, and the
+    Here `backward` goes through a list. In caffelite, each call of a Function leaves a note on its result, and the
     loss's `backward` follows these notes: core/tensor.py, and `propagate` in core/autograd.pyx. From `fit` to a step
     there: training/fit.py, training/loop.py, training/epochs/in_memory.py, training/epochs/base.py, training/step.py.
     In caffelite: model/model.py

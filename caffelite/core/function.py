@@ -1,4 +1,4 @@
-"""Function: an operator with a forward and a backward. Layers, losses and Models are Functions."""
+"""Function: an operator with a forward and a backward pass. Layers, losses and Models are Functions."""
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ from caffelite.core.tensor import Tensor
     "set_weights to train trainable_variables trainable_weights variables"
 )
 class Function(ABC):
-    """A layer or another operator: `forward` computes y from x, `backward` computes dx from dy. All are arrays.
+    """A layer or any other operator: `forward` computes y from x, and `backward` dx from dy. All are arrays.
 
     `forward` keeps in attributes what `backward` needs. `backward` adds to the gradient of each parameter with
     `parameter.add_grad(g)`, and returns the gradient of each differentiable input: an array, or a tuple of arrays.
-    Neither writes into the arrays that it gets. State that outlives a call is an array that is changed in place.
-    A Function of several outputs returns a tuple. Its `backward` gets a tuple, with None for an output nobody used.
+    Neither writes into the arrays it gets. State that outlives a call is an array changed in place. A Function with
+    several outputs returns a tuple. Its `backward` gets a tuple, with None for unused outputs.
 
-    The Functions in its attributes are its children. The Tensors in its attributes that require a gradient are its
-    parameters. Both may be in lists, tuples and dicts. Its parameters, buffers and names include its children's.
+    The Functions in its attributes are its children, and the Tensors there that require a gradient are its parameters.
+    Both may be in lists, tuples and dicts. Its parameters, buffers and names include those of its children.
 
     A call `function(x)` applies a copy, which the resulting Tensor remembers. The copy keeps what its own `backward`
-    needs, and shares the parameters. So the same Function can be called any number of times.
+    needs, and shares the parameters. So you can call the same Function any number of times.
 
-    `class ReLU(Function, recordable=True, rowwise=True)` declares two facts. A subclass has to declare them again.
+    `class ReLU(Function, recordable=True, rowwise=True)` declares two properties. A subclass has to declare them again.
 
     - `recordable`: `forward` and `backward` compute with kernels only. If not, a replayed step calls them in Python.
-    - `rowwise`: outside of training, each row of y depends on the same row of the inputs only. So `predict` may compute
+    - `rowwise`: outside training, each row of y depends only on the same row of the inputs. So `predict` may compute
       any rows together.
     """
 
@@ -67,8 +67,8 @@ class Function(ABC):
     _applied_inputs: tuple[Tensor | None, ...] = ()  # the inputs of the call; None for an input that is an array
     not_recorded: frozenset[str] = frozenset()  # attributes that do not change what a recorded step computes
 
-    #: The shape that the input has to have, batch axis first. In it, None is any length and ... is any number of axes.
-    #: None alone: every shape is taken.
+    #: The shape that the input must have, batch axis first. In it, None is any length and ... is any number of axes.
+    #: None alone accepts every shape.
     required_input_shape: Any = None
 
     #: The names of the input's first axes in errors: ("n", "length").
@@ -80,18 +80,18 @@ class Function(ABC):
     #: The number of indices if the input is indices, 0 … index_count − 1. None: unknown.
     index_count: int | None = None
 
-    #: Whether the input may be sparse. `forward` then gets `SparseRows`.
+    #: Whether the input may be sparse; `forward` then gets `SparseRows`.
     takes_sparse: bool = False
 
-    #: Whether the input is float64 also in a model of float32. The Function itself converts what it returns.
+    #: Whether the input is float64 even in a float32 model. The Function itself converts its output.
     takes_float64: bool = False
 
-    #: The Function that makes the inputs of a frame, if a Model that begins with this one takes frames: `arrays(frame,
-    #: what)` returns them, and `names` are the names of their columns. In any model its buffers stay float64, and the
+    #: The Function that turns a frame into inputs, if a Model that begins with this one takes frames: `arrays(frame,
+    #: what)` returns them, and `names` are the names of their columns. Its buffers stay float64 in any model, and the
     #: model sets its `dtype`, the dtype of y.
     frame_reader: Any = None
 
-    #: The computation in use, written with Tensor's operators and other Functions: a method of one Tensor
+    #: The computation in inference, written with Tensor's operators and other Functions: a method that takes a Tensor
     #: for each input, or None. `caffelite.onnx` and `caffelite.c` write these if they do not know the Function.
     formula: Callable[..., Any] | None = None
 
@@ -126,31 +126,31 @@ class Function(ABC):
         """Return the gradient of every differentiable input: an array, or a tuple of arrays."""
 
     def is_rowwise(self) -> bool:
-        """Return whether each row of y is known to depend on the same row of the inputs only, outside of training."""
+        """Return whether each row of y is known to depend only on the same row of the inputs, outside training."""
         return self.rowwise and "forward" not in vars(self)
 
     def wants_gradient(self, i: int) -> bool:
         """Return True if the gradient of input i is needed. If not, `backward` may return None for it.
 
-        A Tensor that requires a gradient needs it. If `forward` was called by hand, all inputs do.
+        It is needed for a Tensor that requires a gradient and, if you called `forward` yourself, for all inputs.
         """
         inputs = self._applied_inputs
         return not inputs or ((x := inputs[i]) is not None and x._requires_grad)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that the Function was made with, by name. `save` stores them, and `load` uses them.
+        """Return the arguments that the Function was created with, by name. `save` stores them, and `load` uses them.
 
-        The values are JSON's types, Functions, and tuples and lists of them. By default they are the attributes that
-        have the names of `__init__`'s parameters. For a flag, such as `bias`, the value is True if the attribute is not
-        None. `seed` is left out, since the file has the values. Raise TypeError if an attribute is missing: then
-        override this.
+        The values are JSON types, Functions, and tuples and lists of them. By default they are the attributes named
+        like the parameters of `__init__`. For a flag, such as `bias`, the value is True if the attribute is not None.
+        `seed` is left out, because the file has the values. Raise TypeError if an attribute is missing; then override
+        this method.
         """
         return init_arguments(self)
 
     # ---- the Functions in it ------------------------------------------------------------------------------------
 
     def children(self) -> list[Function]:
-        """Return its children, in order of assignment, each once. Lists, tuples and dicts in attributes count too."""
+        """Return the Function's children, in order of assignment, each once, also from lists, tuples and dicts."""
         return [child for _, child in self._named_children()]
 
     def _named_children(self) -> list[tuple[str, Function]]:
@@ -167,7 +167,7 @@ class Function(ABC):
         return list(parts.values())
 
     def _walk(self, prefix: str = "", seen: set[int] | None = None) -> Iterator[tuple[str, Function]]:
-        """Yield the children, each followed by those in it, with the paths of their first places: `blocks.2.norm`."""
+        """Yield the children, each followed by its own, with the paths where they first occur: `blocks.2.norm`."""
         seen = {id(self)} if seen is None else seen
         for name, child in self._named_children():
             if id(child) not in seen:
@@ -180,10 +180,10 @@ class Function(ABC):
         return [function for _, function in self._walk()]
 
     def parameters(self) -> list[Tensor]:
-        """Return the Tensors that are learned: its own and its children's, in order of assignment, each once.
+        """Return the learned Tensors: the Function's own and its children's, in order of assignment, each once.
 
         A Tensor in an attribute (or in a list, tuple or dict there) is a parameter if it is a leaf that requires a
-        gradient. It stays one when you freeze it. Override this for another order.
+        gradient. It remains one when you freeze it. Override this method if you need another order.
         """
         own = collect_parameters(self.__dict__, PLAIN_TYPES)
         if own is not None:
@@ -193,9 +193,9 @@ class Function(ABC):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether some of the parameters are learned. Set it to False to freeze all of them, to True to thaw them.
+        """Whether any parameters are trained. Set it to False to freeze all of them, and to True to unfreeze them.
 
-        A training leaves frozen parameters as they are. Files remember which are frozen. Buffers are not parameters.
+        Training leaves frozen parameters as they are. Files record which are frozen. Buffers are not parameters.
         """
         return any(p.requires_grad for p in self.parameters())
 
@@ -207,8 +207,7 @@ class Function(ABC):
     def named_parameters(self) -> dict[str, Tensor]:
         """Return a dict of the parameters by name, in order: its own, `weight`, and its children's, `blocks.2.bias`.
 
-        A parameter without a name takes the name of its attribute. Raise ValueError if two parameters have the same
-        name.
+        A parameter without a name is named after its attribute. Raise ValueError if two parameters have the same name.
         """
         names: dict[Tensor, str] = {}
         paths: dict[Tensor, str] = {}
@@ -231,9 +230,9 @@ class Function(ABC):
         return result
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """Return, by name, the arrays that it and its children change in place but do not learn, each once.
+        """Return, by name, the arrays that the Function and its children change in place but do not learn, each once.
 
-        If a Function has buffers of its own, override this: `{"mean": self.mean, **super().buffers()}`.
+        If your Function has buffers of its own, override this: `{"mean": self.mean, **super().buffers()}`.
         """
         buffers: dict[str, np.ndarray] = {}
         for prefix, child in self._named_children():
@@ -243,19 +242,19 @@ class Function(ABC):
         return buffers
 
     def initialize(self, rng: Any) -> None:
-        """Draw the parameters of the children, in order, from a seed or a `numpy.random.Generator`.
+        """Initialize the children's parameters, in order, from a seed or a `numpy.random.Generator`.
 
-        If a Function has parameters of its own, override this. The override has to draw the children as well.
+        If your Function has parameters of its own, override this. The override must initialize the children as well.
         """
         self._draw_children(np.random.default_rng(rng), set())
 
     def _set_initial_values(self) -> None:
-        """Initialize the parameters that `__init__` has made, except inside `meta_init()`."""
+        """Initialize the parameters that `__init__` created, except inside `meta_init()`."""
         if not meta_init.is_on:
             self.initialize(None)
 
     def _draw(self, rng: np.random.Generator, drawn: set[int]) -> None:
-        """Draw this Function and its descendants, except the `drawn`, a set of ids, and add them to it."""
+        """Initialize this Function and its descendants, except those in `drawn`, a set of ids, and add them to it."""
         if id(self) in drawn or type(self).initialize is Function.initialize:
             self._draw_children(rng, drawn)
         else:
@@ -272,10 +271,10 @@ class Function(ABC):
         return self.forward
 
     def _used_attributes(self, copy: Function) -> dict[str, Any]:
-        """Return the attributes of this Function that an applied copy of it read to decide.
+        """Return the attributes of this Function on which an applied copy based its decisions.
 
-        `forward` has set the other attributes of the copy itself. A replay calls a Function that runs in Python again,
-        and that reads its attributes then. So only the attributes with Functions count, whose parameters take part.
+        `forward` set the copy's other attributes itself. If a Function runs in Python, a replay calls it again, and it
+        reads its attributes then. So only attributes with Functions count, because their parameters take part.
         """
         copy_attributes = vars(copy)
         return {
@@ -301,23 +300,23 @@ class Function(ABC):
         return other
 
     def _copy_children(self, copies: dict[int, Any]) -> None:
-        """Replace the children by copies of them. `copies` has those that exist, by the ids of the originals."""
+        """Replace the children with copies. `copies` has those that already exist, by the ids of the originals."""
         attributes = vars(self)
         for name, value in attributes.items():
             if type(value) not in PLAIN_TYPES and name not in self.not_recorded:
                 attributes[name] = _copy_value(value, copies)
 
-    # ---- applying it --------------------------------------------------------------------------------------------
+    # ---- the call -----------------------------------------------------------------------------------------------
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
-        """Return the shape of y for inputs of these shapes. The batch axis comes first, and None is an unknown length.
+        """Return the shape of y for inputs of these shapes. The batch axis comes first; None is an unknown length.
 
         Raise ValueError, with the expected shape, if a shape does not fit.
         """
         return input_shapes[0]
 
     def check_input_shape(self, shape: Shape) -> None:
-        """Raise ValueError, with the expected shape, unless the shape of the input is the required one."""
+        """Raise ValueError, with the expected shape, unless the input has the required shape."""
         required = self.required_input_shape
         if not matches_shape(shape, required):
             rows = f"rows of {shape[-1]} features, " if ... in required and len(shape) > 1 else ""
@@ -338,7 +337,7 @@ class Function(ABC):
     def _convert_first_input(self, x: Any) -> Any:
         """Convert a first input that is neither a Tensor nor an array, for `forward`.
 
-        Raise TypeError for a sparse matrix if the Function takes none.
+        Raise TypeError for a sparse matrix if the Function does not accept one.
         """
         if is_sparse(x):
             if self.runs_in_python or not self.takes_sparse:
@@ -363,7 +362,7 @@ class Function(ABC):
         return bound.args
 
     def _apply_tuples(self, inputs: tuple[Any, ...], parameters: Sequence[Tensor]) -> Any:
-        """Return the result of a call if some of the inputs are tuples of Tensors."""
+        """Return the result of a call with inputs that are tuples of Tensors."""
         function = TupleInputs(self, [len(x) if type(x) is tuple else None for x in inputs])
         return function.apply_once(*_flatten(inputs), parameters=parameters)
 
@@ -382,12 +381,12 @@ class Function(ABC):
 
 
 def _check_complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[[Function], list[Tensor]]:
-    """Return the `parameters` of a user's class, with each parameter once. Raise TypeError if it leaves one out."""
+    """Wrap the `parameters` of a user's class: each parameter occurs once. TypeError if it leaves one out."""
 
     @functools.wraps(parameters)
     def wrapper(self: Function) -> list[Tensor]:
         result = list(dict.fromkeys(parameters(self)))
-        if type(self).parameters is wrapper:  # a base may list some of them, and the subclass adds its own
+        if type(self).parameters is wrapper:  # a base may list only some, and the subclass adds its own
             for name, part in self._parts():
                 if isinstance(part, Tensor) and part.requires_grad and not any(part is p for p in result):
                     raise TypeError(
@@ -400,9 +399,9 @@ def _check_complete(parameters: Callable[[Function], list[Tensor]]) -> Callable[
 
 
 def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
-    """Return an `initialize` whose values count as initial ones: a Model with a seed may draw them again.
+    """Wrap `initialize`: its values count as initial ones, which a Model with a seed may draw again.
 
-    But inside `__init__` of such a Model, None means its `rng`, and the Model keeps the values.
+    Inside the `__init__` of such a Model, however, None means its `rng`, and the Model keeps the values.
     """
 
     @functools.wraps(initialize)
@@ -416,7 +415,7 @@ def _wrap_initialize(initialize: Callable[..., None]) -> Callable[..., None]:
     return wrapper
 
 
-# ---- what is in attributes ------------------------------------------------------------------------------------------
+# ---- Functions and Tensors in attributes ----------------------------------------------------------------------------
 
 
 #: Types of attributes that contain neither Functions nor Tensors.
@@ -427,7 +426,7 @@ PLAIN_TYPES = frozenset(
 
 
 def _collect_parts(value: Any, name: str, parts: dict[int, tuple[str, Any]], seen: set[int]) -> None:
-    """Add the Functions and parameters in a value to `parts`, by their ids, each with the name of its first place."""
+    """Add the Functions and parameters in a value to `parts`, by their ids, each named by where it first occurs."""
     if Function in type(value).__mro__ or is_parameter(value):  # isinstance is slow with an abstract class
         parts.setdefault(id(value), (name, value))
         return
@@ -477,9 +476,9 @@ def _copy_value(value: Any, copies: dict[int, Any]) -> Any:
 
 
 class TupleInputs(Function, recordable=True):
-    """A Function that gets tuples, as a Function of the elements of these tuples.
+    """A Function that takes tuples, as a Function of the elements of these tuples.
 
-    `lengths` has the length of each input that is a tuple, and None for the others.
+    `lengths` has the length of each tuple, and None for inputs that are not tuples.
     """
 
     def __init__(self, function: Function, lengths: list[int | None]) -> None:
@@ -502,5 +501,5 @@ class TupleInputs(Function, recordable=True):
 
 
 def _flatten(values: Any) -> tuple[Any, ...]:
-    """Return the values, with the elements of tuples in the place of the tuples."""
+    """Return the values, with each tuple replaced by its elements."""
     return tuple([x for value in values for x in (value if type(value) is tuple else (value,))])

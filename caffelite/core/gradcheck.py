@@ -1,4 +1,4 @@
-"""gradient of a callable, and check_gradients: compare a backward with central differences, element by element."""
+"""`gradient` of a callable, and `check_gradients`, which compares a backward pass with central differences."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ Outputs = tuple[Any, ...]  # arrays or Tensors, one or more
 def gradient(f: Callable[..., Tensor], *xs: Any) -> Any:
     """Return the gradient of f(*xs), a Tensor with one element, with respect to each x: an array, or a tuple of them.
 
-    Arrays and Tensors xs of floats come to f as Tensors. A gradient has its x's shape and dtype; it is 0 if x has no
-    part in f(*xs). The `.grad` of the xs, of parameters and of all other Tensors stays as it is.
+    f gets arrays and Tensors of floats as Tensors. Each gradient has the shape and dtype of its x, and is 0 if f(*xs)
+    does not depend on x. The `.grad` of the xs, of parameters and of all other Tensors stays as it is.
 
-    There are no second derivatives: the results are arrays, and constants for whatever is computed from them.
+    There are no second derivatives: the results are arrays, and count as constants in further computations.
 
-    Raise TypeError unless the xs are real numbers and f returns a Tensor, and ValueError unless that has one element.
+    Raise TypeError unless the xs are real numbers and f returns a Tensor, and ValueError unless it has one element.
     """
     leaves = [Tensor(as_real(x.data if isinstance(x, Tensor) else x, None, "gradient"), requires_grad=True) for x in xs]
     with record_graph():
@@ -43,7 +43,7 @@ def gradient(f: Callable[..., Tensor], *xs: Any) -> Any:
 
 
 def _find_other_leaves(y: Tensor, leaves: list[Tensor]) -> list[Tensor]:
-    """Return the Tensors that a backward from y would give a gradient, without these leaves."""
+    """Return the Tensors that would get a gradient in a backward from y, except for these leaves."""
     graph = topological_order(y)
     tensors = [t for t in graph if t.function is None]
     tensors += [p for t in graph if t.function is not None for p in t.function.parameters()]
@@ -60,14 +60,14 @@ def check_gradients(
 ) -> float:
     """Compare the gradients of a Function, or of a callable on Tensors, with (f(x + eps) − f(x − eps)) / 2 eps.
 
-    Everything runs on float64 copies, with a fixed random gradient of each output. Every element of every parameter of
-    a Function is checked, and of every float input. Integer inputs are not varied. Nor are inputs after the first if
-    the Function's backward returns no gradient for them (a loss's targets). Before each forward, the Function's buffers
-    (such as a random counter) get their first values again. Existing values and gradients do not change.
+    Everything runs on float64 copies, with a fixed random gradient for each output. The check covers every element of
+    each float input and, in a Function, of each parameter. Integer inputs are not varied. Nor are inputs after the
+    first if the Function's backward returns no gradient for them (such as a loss's targets). Each forward starts from
+    the same buffers (such as a random counter). Existing values and gradients do not change.
 
-    Return the largest absolute error. Raise AssertionError, with the worst element and both its numbers, if
-    |analytic − numeric| > atol + rtol |numeric| anywhere. Raise AssertionError also if forward or backward writes into
-    the arrays that it gets. Raise ValueError unless eps > 0, rtol ≥ 0 and atol ≥ 0 are finite.
+    Return the largest absolute error. Raise AssertionError, with the worst element and both of its values, if |analytic
+    − numeric| > atol + rtol |numeric| anywhere, and also if forward or backward writes into the arrays it gets. Raise
+    ValueError unless eps > 0, rtol ≥ 0 and atol ≥ 0 are finite.
     """
     if not (0 < eps < np.inf and 0 <= rtol < np.inf and 0 <= atol < np.inf):
         raise ValueError(f"check_gradients: expected finite eps > 0, rtol and atol ≥ 0; got {eps}, {rtol}, {atol}")
@@ -118,7 +118,7 @@ def _backward_gradients(function: Function, arrays: list[np.ndarray]) -> list[An
 
 
 def _graph_gradients(function: Callable[..., Any], arrays: list[np.ndarray]) -> list[Any]:
-    """Return the gradients of float inputs from `Tensor.backward`, 0 without a contribution; None for other inputs."""
+    """Return the gradients of float inputs from `Tensor.backward`, 0 if they have none; None for other inputs."""
     tensors = [Tensor(x, requires_grad=True) if x.dtype.kind == "f" else x for x in arrays]
     outputs = _apply(function, tensors)
     total, *_ = _apply(lambda *ys: sum((y * dy).sum() for y, dy in zip(ys, _dy(ys), strict=True)), outputs)
@@ -131,7 +131,7 @@ def _graph_gradients(function: Callable[..., Any], arrays: list[np.ndarray]) -> 
 
 
 def _apply(function: Callable[..., Any], inputs: Sequence[Any]) -> Outputs:
-    """Return the results of a callable, with their graph even inside `no_grad`. TypeError unless all are Tensors."""
+    """Return a callable's results, with their graph even inside `no_grad`. TypeError unless all are Tensors."""
     with record_graph():
         y = function(*inputs)
     for output in y if isinstance(y, tuple) else (y,):
@@ -153,7 +153,7 @@ def _float64_outputs(name: str, y: Any) -> Outputs:
 
 
 def _dy(outputs: Sequence[Any]) -> tuple[np.ndarray, ...]:
-    """Random gradients of the outputs, the same ones every time."""
+    """Return random gradients of the outputs, the same ones every time."""
     rng = np.random.default_rng(0)
     return tuple([np.asarray(rng.uniform(0.5, 1.5, np.shape(y))) for y in outputs])
 
@@ -168,7 +168,7 @@ def _compare(
     rtol: float,
     atol: float,
 ) -> float:
-    """Return the largest error of `gradients`, one per array, and of the parameters' `grad`. Varies all in place."""
+    """Return the largest error of `gradients`, one per array, and of the parameters' `grad`. Values vary in place."""
     dys = _dy(outputs())
 
     def values_now() -> list[np.ndarray]:
@@ -192,7 +192,7 @@ def _compare(
             values[index] = value - eps
             below, low = values_now(), values[index]
             values[index] = value
-            step = high - low if high > low else 2 * eps  # value ± eps are rounded, and equal if value is huge
+            step = high - low if high > low else 2 * eps  # value ± eps are rounded, and are equal if value is huge
             numeric = float(sum((dy * (a - b)).sum() for dy, a, b in zip(dys, above, below, strict=True)) / step)
             analytic = float(gradient[index])
             error = abs(analytic - numeric)
@@ -229,7 +229,7 @@ def _assert_unchanged(who: str, what: str, arrays: list[np.ndarray]) -> Iterator
 
 @contextmanager
 def _preserve_gradients(tensors: list[Tensor]) -> Iterator[None]:
-    """Give the tensors no gradient inside. Afterwards restore their arrays, gradients and versions."""
+    """Inside, the tensors have no gradient. Afterwards, restore their arrays, gradients and versions."""
     before = [(t._data, t._gradient, t._has_gradient, t._version, t._used_rows) for t in tensors]
     for t in tensors:
         t._gradient, t._has_gradient, t._used_rows = None, False, copy.copy(t._used_rows)
@@ -242,7 +242,7 @@ def _preserve_gradients(tensors: list[Tensor]) -> Iterator[None]:
 
 @contextmanager
 def _preserve_buffers(function: Function) -> Iterator[Callable[[], None]]:
-    """Yield a function that restores the present values of a Function's buffers. The end restores them, too."""
+    """Yield a function that restores the current values of a Function's buffers. The exit restores them, too."""
     buffers = list(function.buffers().values())
     before = [array.copy() for array in buffers]
 

@@ -1,10 +1,10 @@
 """Initializers: functions (shape, rng) -> array of float64; `rng` is a `numpy.random.Generator`.
 
-`fan_in` is the number of inputs that a unit sums over. `fan_out` is the number of units that an input goes to. Both
+`fan_in` is the number of inputs that a unit sums over, and `fan_out` the number of units that an input feeds. Both
 follow from the shape of the weight:
 
 - Two axes are (in, out), as in Linear.
-- More axes are (out, in, k…), as in a convolution. Its window has Πk places: fan_in = in · Πk, fan_out = out · Πk.
+- More axes are (out, in, k…), as in a convolution. Its window has Πk positions: fan_in = in · Πk, fan_out = out · Πk.
 
 `he_…`, `xavier_…` and `orthogonal` raise ValueError for fewer axes.
 """
@@ -33,7 +33,7 @@ def check_initializer(name: str, initializer: Initializer | None) -> Initializer
 
 
 def he_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """N(0, 2 / fan_in). With ReLU, this keeps the variance of the activations from layer to layer.
+    """N(0, 2 / fan_in). With ReLU, this preserves the variance of the activations from layer to layer.
 
     K. He, X. Zhang, S. Ren and J. Sun, "Delving deep into rectifiers", ICCV 2015, eq. 10.
     """
@@ -46,7 +46,7 @@ def he_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def xavier_normal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """N(0, 2 / (fan_in + fan_out)). With tanh, this nearly keeps the variance of activations and of gradients.
+    """N(0, 2 / (fan_in + fan_out)). With tanh, this nearly preserves the variance of activations and gradients.
 
     X. Glorot and Y. Bengio, "Understanding the difficulty of training deep feedforward neural networks", AISTATS 2010,
     eq. 12.
@@ -63,17 +63,16 @@ def xavier_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def orthogonal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """Return a random matrix with orthonormal columns, or orthonormal rows if there are fewer rows. All are equally
-    likely.
+    """Return a random matrix with orthonormal columns (or rows, if there are fewer rows); all are equally likely.
 
-    A weight of more than two axes is drawn as a matrix (out, in · Πk). A. Saxe, J. McClelland and S. Ganguli, "Exact
-    solutions to the nonlinear dynamics of learning in deep linear neural networks", ICLR 2014. Drawn as in F. Mezzadri,
-    "How to generate random matrices from the classical compact groups", Notices of the AMS 54, 2007.
+    A weight with more than two axes is drawn as a matrix (out, in · Πk). A. Saxe, J. McClelland and S. Ganguli, "Exact
+    solutions to the nonlinear dynamics of learning in deep linear neural networks", ICLR 2014. The method is that of F.
+    Mezzadri, "How to generate random matrices from the classical compact groups", Notices of the AMS 54, 2007.
     """
     fans(shape)
     rows, columns = shape[0], math.prod(shape[1:])
     q, r = np.linalg.qr(rng.normal(size=(max(rows, columns), min(rows, columns))))
-    q *= np.copysign(1, r.diagonal())  # QR leaves the signs open; LAPACK's are not uniform
+    q *= np.copysign(1, r.diagonal())  # QR does not determine the signs, and LAPACK's are not uniform
     return (q if rows >= columns else q.T).reshape(shape)
 
 
@@ -98,8 +97,8 @@ class normal:
 class uniform:
     """U(−limit, limit). Raise ValueError if `limit` is below 0 or not finite.
 
-    PyTorch's Linear uses limit 1/√fan_in. Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient BackProp", 1998,
-    section 4.6, recommend a spread of 1/√fan_in.
+    PyTorch's Linear uses a limit of 1/√fan_in. Y. LeCun, L. Bottou, G. Orr and K.-R. Müller, "Efficient BackProp",
+    1998, section 4.6, recommend a spread of 1/√fan_in.
     """
 
     def __init__(self, limit: float) -> None:
@@ -115,7 +114,7 @@ class uniform:
 def initialize(weight: Any, bias: Any, initializer: Initializer | None, rng: Any) -> None:
     """Draw a layer's weight, and its bias if it has one, from U(−a, a), a = 1/√fan_in, as PyTorch does.
 
-    With an `initializer`, that draws the weight, and the bias is 0. `rng` is a Generator or a seed.
+    An `initializer` draws the weight instead, and the bias is 0. `rng` is a Generator or a seed.
     """
     rng = np.random.default_rng(rng)
     default = uniform(1 / math.sqrt(fans(weight.shape)[0]))
@@ -125,7 +124,7 @@ def initialize(weight: Any, bias: Any, initializer: Initializer | None, rng: Any
 
 
 def fans(shape: Shape) -> tuple[int, int]:
-    """fan_in and fan_out of a weight of this shape. Each is at least 1, even if the weight has no elements."""
+    """Return fan_in and fan_out of a weight of this shape. Each is at least 1, even if the weight has no elements."""
     if len(shape) < 2:
         raise ValueError(f"expected a weight of inputs and outputs, (in, out) or (out, in, k…), got shape {shape}")
     if len(shape) == 2:

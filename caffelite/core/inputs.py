@@ -20,20 +20,20 @@ Shape = tuple[int | None, ...]
 
 
 def format_shape(shape: Shape) -> str:
-    """Return a shape for messages and tables: n is an unknown number of rows, ? another unknown length."""
+    """Return a shape for messages and tables: n is an unknown number of rows, and ? any other unknown length."""
     lengths = ["n?"[i > 0] if length is None else str(length) for i, length in enumerate(shape)]
     return f"({', '.join(lengths)}{',' * (len(shape) == 1)})"
 
 
 def format_required_shape(required: Sequence[Any], axis_names: Sequence[str], shape: Shape) -> str:
-    """Return a required shape for messages and, if known, how to bring an input of another shape into it."""
+    """Return a required shape for messages and, if known, how to convert an input of another shape to it."""
     names = [*axis_names, *"?" * len(required)]
     lengths = ["…" if n is ... else names[i] if n is None else str(n) for i, n in enumerate(required)]
     return f"({', '.join(lengths)}){_shape_hint(shape, required)}"
 
 
 def _shape_hint(shape: Shape, required: Sequence[Any]) -> str:
-    """How to correct the usual mistakes: a missing axis, a missing Flatten, channels at the end."""
+    """Return how to fix the usual mistakes: a missing axis, a missing Flatten, channels last."""
     if ... in required and isinstance(required[-1], int):  # rows of features
         if len(shape) == 1:
             return ": x[:, None] has rows of one number" if required[-1] == 1 else ": x[None] is one row"
@@ -63,7 +63,7 @@ def cast_input(function: Any, x: Any, weight: Any, weight_shape: Any) -> Any:
 
 
 def as_float(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> Any:
-    """x as an array in native byte order. Raise TypeError unless it has this dtype; None is float32 or float64."""
+    """Return x as an array in native byte order. TypeError unless it has this dtype; None is float32 or float64."""
     x = _as_array(function, x, dtype)
     if dtype is None and native_dtype(x) not in FLOATS:
         raise TypeError(f"{function._label()} takes float32 or float64, got {x.dtype}")
@@ -74,7 +74,7 @@ def as_float(function: Any, x: Any, dtype: np.dtype | None, name: str = "") -> A
 
 
 def cast_gradient(function: Any, dx: Any, x: Any) -> np.ndarray:
-    """Convert the gradient that `backward` returned for the Tensor x to x's dtype. ValueError for another shape."""
+    """Convert the gradient that `backward` returned for the Tensor x to x's dtype. ValueError if the shapes differ."""
     if np.shape(dx) != x.shape:
         raise ValueError(
             f"{function!r}.backward returned a gradient of shape {np.shape(dx)} for an input of shape {x.shape}"
@@ -83,7 +83,7 @@ def cast_gradient(function: Any, dx: Any, x: Any) -> np.ndarray:
 
 
 def _as_array(function: Any, x: Any, dtype: np.dtype | None) -> Any:
-    """x, or an array from a list, or SparseRows from a sparse matrix."""
+    """Return x, or an array made from a list, or SparseRows from a sparse matrix."""
     if type(x) is SparseRows or isinstance(x, np.ndarray):
         return x
     return as_sparse(x) if is_sparse(x) else as_real(x, dtype, function)

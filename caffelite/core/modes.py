@@ -1,8 +1,7 @@
-"""Modes: settings that hold inside a `with`, for each thread separately.
+"""Modes: settings that apply inside a `with` block, separately for each thread.
 
 `no_grad` and `inference`, which are compiled, set whether a graph is recorded and whether Functions behave as in
-training. `precision`, also compiled, sets what matrix products round their operands to. The `Switch`es below are for
-caffelite itself.
+training. `precision`, also compiled, sets how matrix products round their operands. The `Switch`es below are internal.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ UNCHANGED = precision(None)
 
 @contextmanager
 def record_graph() -> Iterator[None]:
-    """Inside, Functions record a graph, also within `no_grad`."""
+    """Inside, Functions record a graph, even within `no_grad`."""
     before, mode.records_graph = mode.records_graph, True
     try:
         yield
@@ -54,7 +53,7 @@ def is_training() -> bool:
 def model_precision(dtype: np.dtype, name: str | None) -> AbstractContextManager[None]:
     """Return the context in which a model of this dtype trains or predicts with `precision=name`.
 
-    None keeps the precision of this thread.
+    None keeps this thread's precision.
 
     Raise ValueError for an unknown name, and TypeError for "bfloat16" with a float64 model.
     """
@@ -89,17 +88,17 @@ meta_init = Switch("meta_init")
 #: The values that parameters get are initial values: a model with a seed may draw them again.
 initializing = Switch("initializing")
 
-#: Inputs are placeholders, to find out shapes and operations. Integers and masks are 0, in place of any values.
+#: Inputs are placeholders that reveal shapes and operations. Integers and masks are 0 and stand for any values.
 shape_inference = Switch("shape_inference")
 
-#: Users' Python runs on batches of the user's only: the output shape of a model that writes `call` is then not known.
+#: Users' Python runs only on the user's own batches, so the output shape of a model that defines `call` is unknown.
 real_batches_only = Switch("real_batches_only")
 
 
 # ---- the source of initial values ------------------------------------------------------------------------------------
-# While `__init__` of a Model with a seed runs, the Functions that it makes draw from the model's `rng` at once. So
-# `__init__` may read, scale or set their parameters, and the seed decides the result. Without a seed, the source is the
-# operating system.
+# While the `__init__` of a Model with a seed runs, the Functions that it creates draw from the model's `rng` at once.
+# So `__init__` may read, scale or set their parameters, and the seed determines the result. Without a seed, the source
+# is the operating system.
 
 
 class _Scope:
@@ -107,7 +106,7 @@ class _Scope:
 
     def __init__(self, outer: _Scope | None) -> None:
         self.outer = outer
-        self.source: Any = None if outer is None else outer.source  # the state of the model that they draw from
+        self.source: Any = None if outer is None else outer.source  # the state of the model they draw from
 
 
 _scope: ContextVar[_Scope | None] = ContextVar("caffelite.modes.init_scope", default=None)
@@ -115,7 +114,7 @@ _scope: ContextVar[_Scope | None] = ContextVar("caffelite.modes.init_scope", def
 
 @contextmanager
 def init_scope() -> Iterator[None]:
-    """Inside, `__init__` of a Model runs. At first, new Functions draw as they do outside."""
+    """Inside, the `__init__` of a Model runs. At first, new Functions draw as they do outside."""
     token = _scope.set(_Scope(_scope.get()))
     try:
         yield
@@ -124,7 +123,7 @@ def init_scope() -> Iterator[None]:
 
 
 def set_init_source(state: Any) -> None:
-    """From now on, the `__init__` that runs makes Functions which draw from this model's `rng`."""
+    """From now on, Functions that the running `__init__` creates draw from this model's `rng`."""
     scope = _scope.get()
     if scope is not None:
         scope.source = state
@@ -137,7 +136,8 @@ def init_source() -> Any:
 
 
 def register_initialized(function: Any) -> None:
-    """Note that a Function was drawn while `__init__` runs: the model keeps its values, and models around it do not."""
+    """Note that a Function was initialized during `__init__`: the model keeps its values, but models around it do
+    not."""
     scope, state = _scope.get(), init_source()
     while scope is not None and scope.source is not None:
         if scope.source is state:
@@ -148,7 +148,7 @@ def register_initialized(function: Any) -> None:
 
 
 def init_rng() -> Any:
-    """Return the Generator that a new Function draws from; None for the operating system."""
+    """Return the Generator that a new Function draws from; None means the operating system."""
     state = init_source()
     return None if state is None else state.rng
 

@@ -1,4 +1,4 @@
-"""Calls into Python between the kernels of a recorded step, for what is not declared recordable."""
+"""Calls into Python between the kernels of a recorded step, for methods that are not declared recordable."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class PythonCallback:
     """A call into Python between the kernels of a recorded step.
 
     The function gets copies of its arguments, and its results are copied into `outputs`. So it may keep the arrays and
-    compute with them as it likes. During the call, gradients and modes are as they were at this place of the step.
+    do with them as it likes. During the call, gradients and modes are as they were at this point in the step.
     """
 
     def __init__(
@@ -34,7 +34,7 @@ class PythonCallback:
         self.rows = current_shard()
 
     def record(self) -> Any:
-        """Call the function for the first time. Return its result, made of the arrays in `outputs`."""
+        """Call the function for the first time. Return its result, with the arrays of `outputs` in it."""
         result = self._call()
         self.outputs = [
             None if r is None else np.array(as_real(r, None, self)).view(kernels.RecordedArray)
@@ -83,12 +83,12 @@ class PythonCallback:
 
 
 def _map_arrays(f: Callable[[np.ndarray], np.ndarray], values: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the values, with f applied to every array, in tuples too."""
+    """Return the values with f applied to every array, also in tuples."""
     return tuple([f(x) if isinstance(x, np.ndarray) else _map_arrays(f, x) if type(x) is tuple else x for x in values])
 
 
 def _summarize(values: tuple[Any, ...]) -> list[Any]:
-    """Return the shapes of arrays, the values of numbers and texts, and the types of other values, in tuples too."""
+    """Return the shapes of arrays, the values of numbers and strings, and the types of other values, also in tuples."""
     return [
         _describe(x) if isinstance(x, np.ndarray) else x if isinstance(x, bool | int | float | str) else type(x)
         for x in _flatten(values)
@@ -96,7 +96,7 @@ def _summarize(values: tuple[Any, ...]) -> list[Any]:
 
 
 def _flatten(result: Any) -> list[Any]:
-    """Return the values in nested tuples as one list; a result that is not a tuple is a list of one value."""
+    """Return the values in nested tuples as one list; a result that is not a tuple becomes a list of one value."""
     return [leaf for r in result for leaf in _flatten(r)] if isinstance(result, tuple) else [result]
 
 
@@ -131,7 +131,7 @@ def call_python(name: str, function: Callable[..., Any], *arguments: Any, parame
 
 
 def replay_in_python(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap a method of a Function or an Optimizer. A replay of a recorded step then calls it again in Python."""
+    """Wrap a method of a Function or an Optimizer, so that replays of a recorded step call it again in Python."""
 
     @functools.wraps(method)
     def wrapper(self: Any, *arguments: Any) -> Any:
@@ -152,6 +152,6 @@ def _call_method(method: Callable[..., Any], self: Any, original: Any, *argument
 
 
 def _rerun_forward(method: Callable[..., Any], self: Any, original: Any, *arguments: Any) -> Any:
-    """Run `forward` with the original's present attributes, as if the Function had just been applied."""
+    """Run `forward` with the original's current attributes, as if the Function had just been applied."""
     self._restore_from(original)
     return method(self, *arguments)

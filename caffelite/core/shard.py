@@ -1,6 +1,6 @@
 """Which rows of a batch this process computes: all, or some of them if several processes share each batch.
 
-Most Functions compute row by row, and need not know. These Functions ask `current_shard()`:
+Most Functions compute row by row, and need not know. The following ask `current_shard()`:
 
 - BatchNorm, for the sums over all rows of the batch;
 - Dropout and dropped attention, which draw random numbers by the position of an element in the batch;
@@ -26,7 +26,7 @@ class Shard:
     is_counted = True  # whether these rows count in sums over the batch
 
     def batch_count(self, count: int) -> int:
-        """Return how many numbers the whole batch has if the rows here have `count`, each row equally many."""
+        """Return how many numbers the entire batch has if the rows here have `count`, spread evenly over the rows."""
         return count
 
     def offset(self, count: int) -> int:
@@ -52,7 +52,7 @@ class PartialShard(Shard, ABC):
 
     @property
     def slice(self) -> slice:
-        """The place of these rows in the batch."""
+        """The position of these rows in the batch."""
         return slice(self.first, self.first + self.size)
 
     def batch_count(self, count: int) -> int:
@@ -73,7 +73,7 @@ class PartialShard(Shard, ABC):
 WHOLE_BATCH = Shard()
 _current: ContextVar[Shard] = ContextVar("caffelite.current_shard", default=WHOLE_BATCH)
 
-#: The rows that this thread computes. Every operation calls `current_shard()`, so for speed no function wraps it.
+#: The rows that this thread computes. Every operation calls `current_shard()`, so no function wraps it, for speed.
 current_shard = _current.get
 
 

@@ -1,9 +1,9 @@
-"""Sparse inputs: rows of a matrix in which nearly all numbers are 0, in SciPy's format CSR.
+"""Sparse inputs: rows of a matrix in which nearly all numbers are 0, in SciPy's CSR format.
 
-caffelite never imports SciPy: every object with the method `tocsr` is a sparse matrix. Its numbers are not copied. A
-row is the address of its numbers and their count. Such rows are the elements of an array (`kernels.sparse_row`). So
-caffelite can shuffle them, make batches of them and record them like rows of numbers. `SparseRows` is such an array
-together with the numbers.
+caffelite never imports SciPy: any object with a `tocsr` method counts as a sparse matrix. Its numbers are not copied. A
+row consists of the address of its numbers and their count, and such rows are the elements of an array
+(`kernels.sparse_row`). So caffelite can shuffle, batch and record them like rows of numbers. `SparseRows` is such an
+array together with the numbers.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Nonzeros(NamedTuple):
 
 
 class SparseOperand(kernels.SparseMatrix):
-    """A sparse matrix. A product multiplies it by a weight or by a gradient; it has no other operations."""
+    """A sparse matrix. It can be multiplied by a weight or a gradient, and has no other operations."""
 
     ndim = 2
     __array_ufunc__ = None
@@ -52,13 +52,13 @@ class SparseRows(SparseOperand):
     """Rows (n, features) of a sparse matrix. If you give a model a sparse matrix, its layers get these rows.
 
     A Linear takes them as they are, and `rows @ tensor` is their product with a Tensor. For other layers, `toarray()`
-    makes an array of them, in a recorded step too.
-    Indexing with slices, row numbers and masks selects rows. The selected rows share the numbers of all others.
+    turns them into an array, even in a recorded step. You can index them with slices, row numbers and masks. The rows
+    you select share memory with the others.
     """
 
     def __init__(self, rows: np.ndarray, numbers: Nonzeros | None = None) -> None:
         super().__init__(rows)
-        self.numbers = numbers  # None in a recorded step, because each replay has others
+        self.numbers = numbers  # None in a recorded step, because each replay has its own
 
     @property
     def T(self) -> SparseOperand:
@@ -79,7 +79,7 @@ class SparseRows(SparseOperand):
         return kernels.sparse_to_dense(self.rows)
 
     def tocsr(self) -> Any:
-        """Return the rows as a new matrix, of the same class as the matrix from which they were made."""
+        """Return the rows as a new matrix, of the same class as the matrix they were made from."""
         numbers, counts = self._numbers(), self.rows["count"]
         ends = np.cumsum(counts)
         positions = np.arange(counts.sum()) + np.repeat(self._starts() - ends + counts, counts)
@@ -109,7 +109,7 @@ class SparseRows(SparseOperand):
         return self.numbers
 
     def _starts(self) -> np.ndarray:
-        """Return the place of each row's first number among all numbers."""
+        """Return the position of each row's first number among all numbers."""
         columns = self._numbers().columns
         starts: np.ndarray = (self.rows["columns"] - kernels.address(columns)) // columns.itemsize
         return starts
@@ -127,11 +127,11 @@ def is_sparse(x: Any) -> bool:
 
 
 def as_sparse(x: Any, dtype: Any = None, name: str = "sparse rows") -> SparseRows:
-    """Convert a sparse matrix (n, features) to SparseRows, of its own dtype or of float32 or float64.
+    """Convert a sparse matrix (n, features) to SparseRows, in its own dtype or in float32 or float64.
 
-    The numbers of each row are in the order of their columns. Numbers of the same column are added. If the matrix has
-    this order, this dtype and int32 columns, the rows share its memory. Raise ValueError, with the row, if the arrays
-    are not a CSR matrix. Raise TypeError if they are not real numbers.
+    The numbers of each row are sorted by column, and numbers in the same column are added. If the matrix has this
+    order, this dtype and int32 columns, the rows share its memory. Raise ValueError, with the row, if the arrays do not
+    form a CSR matrix. Raise TypeError unless its numbers are real.
     """
     rows = x if type(x) is SparseRows else _from_matrix(x, name)
     return rows if dtype is None else rows.astype(dtype, name)
@@ -163,7 +163,7 @@ def _from_matrix(x: Any, name: str) -> SparseRows:
         hint = ": x[i : i + 1] is a matrix of one row" if len(x.shape) == 1 else ""
         raise ValueError(f"{name}: expected a sparse matrix (n, features), got shape {x.shape}{hint}")
     if x.format != "csr":
-        if hasattr(x, "check_format"):  # nothing else checks the arrays of this format
+        if hasattr(x, "check_format"):  # nothing else checks the arrays in this format
             try:
                 x.check_format()
             except ValueError as error:
@@ -181,7 +181,7 @@ def _from_matrix(x: Any, name: str) -> SparseRows:
 
 
 def make_sparse_rows(numbers: Nonzeros, starts: np.ndarray, counts: np.ndarray, features: int) -> SparseRows:
-    """SparseRows from `numbers`: row i has the `counts[i]` numbers from `starts[i]` on."""
+    """Make SparseRows from `numbers`: row i has `counts[i]` numbers from `starts[i]` on."""
     values, columns, _ = numbers
     values = np.require(values, native_dtype(values), ["C", "A"])
     columns = np.require(columns, np.int32, ["C", "A"])
@@ -193,7 +193,7 @@ def make_sparse_rows(numbers: Nonzeros, starts: np.ndarray, counts: np.ndarray, 
 
 
 def _check_csr(values: np.ndarray, columns: np.ndarray, ends: np.ndarray, n: int, features: int, name: str) -> None:
-    """ValueError unless these are the arrays of a CSR matrix (n, features)."""
+    """Raise ValueError unless these are the arrays of a CSR matrix (n, features)."""
     what = f"{name} is not a CSR matrix of shape ({n}, {features})"
     for array, array_name in ((columns, "indices"), (ends, "indptr")):
         if array.dtype.kind not in "iu" or array.ndim != 1:
@@ -227,7 +227,7 @@ def _is_sorted(columns: np.ndarray, ends: np.ndarray) -> bool:
 def _sort_columns(
     values: np.ndarray, columns: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the same numbers with the columns of each row in order, and numbers of the same column added."""
+    """Return the same numbers with the columns of each row sorted, and numbers in the same column added."""
     rows = np.repeat(np.arange(len(ends) - 1), np.diff(ends))
     order = np.lexsort((columns, rows))
     values, columns, rows = values[order], columns[order], rows[order]

@@ -5,7 +5,7 @@ A call of a Function on Tensors leaves a note on the result: the copy of the Fun
 result to the leaves. It gives each Function the gradient of its output, and passes the gradients of its inputs on
 (`propagate`, in autograd.pyx).
 
-The operators (`a + b`, `a.sum()`, …) are Functions too. The files of functions/ add them to the class.
+The operators (`a + b`, `a.sum()`, …) are Functions too. The files in functions/ add them to the class.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ else:
     TensorMethods = Node
 
 CAFFELITES_FUNCTIONS = "caffelite's functions, such as cl.concatenate, cl.where and cl.matmul"
-SHAPE_FUNCTIONS = (np.shape, np.ndim, np.size)  # NumPy's functions that look at no values
+SHAPE_FUNCTIONS = (np.shape, np.ndim, np.size)  # NumPy functions that do not look at values
 
 
 @foreign_attributes(
@@ -37,13 +37,13 @@ SHAPE_FUNCTIONS = (np.shape, np.ndim, np.size)  # NumPy's functions that look at
     "minimum mm norm permute requires_grad_ sort split swapaxes to topk unsqueeze view"
 )
 class Tensor(TensorMethods):
-    """An array with a gradient.
+    """An array with a gradient, which remembers the Function that made it.
 
     Parameters
     ----------
     data : array-like of numbers
-        Arrays and NumPy scalars of float32 and float64 keep their dtype. Other real numbers become float32. The Tensor
-        shares the array if it can, and copies it if `requires_grad`.
+        float32 and float64 arrays and NumPy scalars keep their dtype. Other real numbers become float32. The Tensor
+        shares the array's memory if possible, but copies the array if `requires_grad`.
     requires_grad : bool
         Whether `backward` computes a gradient for this Tensor.
     dtype : float32 or float64, optional
@@ -52,7 +52,7 @@ class Tensor(TensorMethods):
     Raises
     ------
     TypeError
-        If the data are not real numbers (complex, object, strings) or longdouble, or `dtype` is another one.
+        If the data are complex, objects, strings or longdouble, or `dtype` is neither float32 nor float64.
     ValueError
         If an array has masked elements.
     """
@@ -74,7 +74,7 @@ class Tensor(TensorMethods):
 
     @classmethod
     def _from_array(cls, data: np.ndarray) -> Tensor:
-        """Return a Tensor that shares this array, which has to be float32 or float64."""
+        """Return a Tensor that shares this array, which must be float32 or float64."""
         tensor = cls.__new__(cls)
         tensor._data = data
         tensor._version = [0]
@@ -84,7 +84,7 @@ class Tensor(TensorMethods):
 
     @property
     def data(self) -> np.ndarray:
-        """The array. Setting it copies values into this array. They must be real numbers of the same shape."""
+        """The array. Setting it copies the values into the array; they must be real numbers of the same shape."""
         recording = kernels.recorder()
         return self._data if recording is None else recording.snapshot(self).data
 
@@ -99,7 +99,7 @@ class Tensor(TensorMethods):
             self._initial_version = self._version[0]
 
     def _recorded_data(self) -> np.ndarray:
-        """Return the array. If a step is being recorded, the recording notes that the array is read."""
+        """Return the array. If a step is being recorded, the recording notes that the array was read."""
         recording = kernels.recorder()
         if recording is not None:
             recording.snapshot(self)
@@ -128,19 +128,19 @@ class Tensor(TensorMethods):
         return value
 
     def copy(self) -> Tensor:
-        """Return a new leaf with a copy of the values, the same `requires_grad` and name, without gradient or graph."""
+        """Return a new leaf with a copy of the values, the same `requires_grad` and name, but no gradient or graph."""
         return Tensor(self._data.copy(), self.requires_grad, name=self.name)
 
     __copy__ = copy
 
     def detach(self) -> Tensor:
-        """Return a Tensor over the same memory that is not in the graph and requires no gradient."""
+        """Return a Tensor that shares the memory, but is not in the graph and requires no gradient."""
         tensor = Tensor._from_array(self._recorded_data())
         tensor._version = self._version
         return tensor
 
     def __array_function__(self, function: Any, types: Any, arguments: Any, options: Any) -> Any:
-        """Apply a function of NumPy's to the values. Raise RuntimeError if the Tensor takes part in a graph."""
+        """Apply a NumPy function to the values. Raise RuntimeError if the Tensor is part of a graph."""
         if function not in SHAPE_FUNCTIONS:
             name = function.__name__
             candidates = (sys.modules.get("caffelite"), f"cl.{name}"), (Tensor, f"t.{name}(…)")
@@ -219,7 +219,7 @@ class Tensor(TensorMethods):
 
     @property
     def grad(self) -> np.ndarray | None:
-        """The gradient, an array like `data`. None before the first contribution to it, and after `zero_grad`."""
+        """The gradient, an array like `data`; None before its first contribution and after `zero_grad`."""
         gradient = self._present_gradient()
         if gradient is not None and self._used_rows is not None and not self._is_sparse:
             kernels.use_all_rows(self._used_rows)  # the caller may write anywhere into the array
@@ -227,10 +227,10 @@ class Tensor(TensorMethods):
 
     @grad.setter
     def grad(self, value: Any) -> None:
-        """Forget the gradient, as `zero_grad` does. You can assign None only."""
+        """Forget the gradient, like `zero_grad`. You can only assign None."""
         if value is None:
             self.zero_grad()
-        elif value is not self._gradient:  # which `p.grad *= 0.5` assigns after it has multiplied it
+        elif value is not self._gradient:  # `p.grad *= 0.5` assigns the array it has multiplied
             raise TypeError(
                 f"Tensor.grad can be set to None only, got {type(value).__name__}; after `zero_grad()`, "
                 "`add_grad(g)` sets the gradient to g"
@@ -244,16 +244,16 @@ class Tensor(TensorMethods):
         self._has_gradient = False
 
     def _present_gradient(self) -> np.ndarray | None:
-        """Return the memory of the gradient; None if there is no gradient now."""
+        """Return the gradient's memory, or None if there is no gradient now."""
         recording = kernels.recorder()
         if recording is not None:
             recording.snapshot(self).record_gradient_read(self)
         return self._gradient if self._has_gradient else None
 
     def add_grad(self, g: Any) -> None:
-        """Add an array of the Tensor's shape to its gradient. Raise ValueError for another shape.
+        """Add an array of the Tensor's shape to its gradient. Raise ValueError if the shapes differ.
 
-        Does nothing if the Tensor requires no gradient, such as a frozen parameter.
+        This does nothing if the Tensor requires no gradient, like a frozen parameter.
         """
         g = as_real(g, self.dtype, "add_grad")
         if g.shape != self.shape:
@@ -273,7 +273,7 @@ class Tensor(TensorMethods):
         """Do `add_grad(kernel(…))` without a copy: the kernel writes or adds its result into the gradient itself.
 
         The kernel takes `out` and `accumulate`, as `matmul` and `sum` do. `rows`, int64 (m,), are the rows of a sparse
-        parameter's gradient that the kernel changes. A product xᵀ dy with sparse rows x changes only the rows of the
+        parameter's gradient that the kernel changes. A product xᵀ dy with sparse rows x changes only the rows for those
         columns in which x has numbers.
         """
         if not self.requires_grad:
@@ -286,7 +286,7 @@ class Tensor(TensorMethods):
         self._has_gradient = True
 
     def _gradient_memory(self, rows: np.ndarray | None) -> np.ndarray:
-        """Return the memory to write or add these rows of the gradient to, or all rows if None; see `add_grad_of`.
+        """Return the memory for these rows of the gradient, or all rows if None, to write or add to; see `add_grad_of`.
 
         If the Tensor keeps a list of used rows, all other rows of this memory are 0.
         """
@@ -315,7 +315,7 @@ class Tensor(TensorMethods):
 
     @property
     def is_sparse(self) -> bool:
-        """Whether optimizers update only the rows that a step used, which saves time.
+        """Whether optimizers update only the rows that a step used, to save time.
 
         (The weight of a Linear with sparse inputs keeps a list of used rows, too. But optimizers update all its rows.)
         """
@@ -329,17 +329,17 @@ class Tensor(TensorMethods):
             self._gradient[...], self._used_rows[0] = 0, 0
 
     def retain_grad(self) -> None:
-        """Keep the gradient of this Tensor in `backward`, as if it were a leaf."""
+        """Keep this Tensor's gradient in `backward`, as if it were a leaf."""
         self._retains_grad = True
 
     def backward(self, grad: Any = None) -> None:
         """Compute the gradients of all leaves below this Tensor, add them to their `.grad`, and free the graph.
 
         `grad` is the gradient of a later result with respect to this Tensor, and has its shape. If the Tensor has a
-        single element, you may leave it out: it is 1 then.
+        single element, you may leave it out; it is then 1.
 
-        Raise ValueError if `grad` has another shape, or is missing for a Tensor of several elements. Raise
-        RuntimeError if there is no graph, if an earlier call has freed it, or if a value that it needs has changed.
+        Raise ValueError if `grad` has another shape, or is missing for a Tensor with several elements. Raise
+        RuntimeError if there is no graph, if an earlier call freed it, or if a value that it needs has changed.
         """
         if not self.requires_grad:
             raise RuntimeError("backward: this Tensor needs no gradient, or its operations were not recorded")
@@ -369,7 +369,7 @@ set_tensor_class(Tensor)
 
 
 def add_methods(*functions: Callable[..., Any], **named: Callable[..., Any]) -> None:
-    """Make functions of a Tensor its methods, under their own names or under the given ones."""
+    """Make functions of a Tensor its methods, under their own names or the given ones."""
     methods = {function.__name__: function for function in functions} | named
     for name, function in methods.items():
         setattr(Tensor, name, function)
@@ -418,7 +418,7 @@ def _array(value: Any) -> Any:
 
 
 def make_parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = False) -> Tensor:
-    """Return a new parameter of this shape, without values yet. It has the dtype of `init_dtype()`."""
+    """Return a new parameter of this shape, without values yet, in the dtype of `init_dtype()`."""
     tensor = Tensor._from_array(empty_array(shape, init_dtype()))
     tensor.name, tensor._owns_data, tensor.requires_grad = name, True, True
     if sparse:
@@ -427,17 +427,17 @@ def make_parameter(name: str, shape: int | tuple[int, ...], *, sparse: bool = Fa
 
 
 def _empty_row_list(rows: int) -> np.ndarray:
-    """Return an empty list of rows, with room for this many; see the kernel `use_rows`."""
+    """Return an empty list of rows, with space for this many; see the kernel `use_rows`."""
     return np.broadcast_to(np.int64(0), 1 + 2 * rows) if meta_init.is_on else np.zeros(1 + 2 * rows, np.int64)
 
 
 def empty_array(shape: int | tuple[int, ...], dtype: Any = np.float32) -> np.ndarray:
-    """Return a new array, whose values are not set yet. Inside `meta_init()` it takes no memory."""
+    """Return a new array with values not yet set. Inside `meta_init()` it takes no memory."""
     return np.broadcast_to(np.zeros((), dtype), shape) if meta_init.is_on else np.empty(shape, dtype)
 
 
 def _unwrap(x: Any) -> Any:
-    """Return arguments of a function of NumPy's with arrays instead of Tensors."""
+    """Return arguments for a NumPy function, with arrays instead of Tensors."""
     if isinstance(x, list | tuple):
         return type(x)([_unwrap(item) for item in x])
     if isinstance(x, dict):

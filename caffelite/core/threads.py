@@ -1,10 +1,10 @@
-"""How many threads kernels use, decided in this one place.
+"""How many threads kernels use: this is the one place that decides it.
 
 The first of these decides:
 
 1. `set_num_threads`;
 2. the environment, CAFFELITE_NUM_THREADS or OMP_NUM_THREADS;
-3. the processors that this process may run on, or fewer if its control group (a container) has less processor time.
+3. the processors that this process may run on, or fewer if its control group (a container) gets less processor time.
 
 The first two are the user's choice, which kernels obey. The third is an upper bound: each replay measures whether fewer
 threads are faster (`ThreadTuner` in _kernels/launch.pyx), as they may be on a busy machine.
@@ -15,8 +15,8 @@ only if the parent's kernels had not yet run on several threads.
 OpenMP ends the process if it cannot start a thread. So the number has an upper bound.
 
 Python threads that train or predict at the same time, such as joblib's, share the number: two of them use half of it
-each. A thread with a lower limit of OpenMP, for example by `threadpoolctl.threadpool_limits`, keeps to that limit. So
-does a thread inside `thread_limit` of launch.pyx, which is for the `n_jobs` of an estimator.
+each. A thread with a lower OpenMP limit, for example from `threadpoolctl.threadpool_limits`, keeps to that limit. So
+does a thread inside `thread_limit` in launch.pyx, which implements the `n_jobs` of an estimator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from caffelite.core.arrays import check_positive_integer
 
 # A processor runs one thread at a time. More threads only take turns, but are useful for tests.
 THREADS_PER_PROCESSOR, MIN_BOUND = 4, 64
-GROUP_LIMITS = {  # the files with the limits of control groups, version 2 and version 1
+GROUP_LIMITS = {  # the files with the limits of control groups, versions 2 and 1
     "cpu": {"cgroup2": ["cpu.max"], "cgroup": ["cpu.cfs_quota_us", "cpu.cfs_period_us"]},
     "pids": {"cgroup2": ["pids.max"], "cgroup": ["pids.max"]},
 }
@@ -47,10 +47,10 @@ def set_num_threads(n: int) -> None:
     """Let kernels with enough work use n threads. Results do not depend on n.
 
     Without this call, and without a number in the environment, each recorded step measures whether fewer threads are
-    faster. With it, n is kept, also on a busy machine.
+    faster. After it, n is fixed, even on a busy machine.
 
-    Raise ValueError if n is below 1 or above the bound, and TypeError if n is not an integer. The bound is 4 for each
-    processor of the machine, or 64 if that is more. It is at most half the threads that the control groups allow.
+    Raise ValueError if n is below 1 or above the bound, and TypeError if n is not an integer. The bound is 4 per
+    processor of the machine, or 64 if that is more, but at most half the threads that the control groups allow.
     """
     n, max_threads = check_positive_integer("n", n), _max_threads(Path("/"))
     if n > max_threads:
@@ -59,7 +59,7 @@ def set_num_threads(n: int) -> None:
 
 
 def get_num_threads() -> int:
-    """Return how many threads kernels may use. A limit of the calling thread is not included; see `show_config`."""
+    """Return how many threads kernels may use. This ignores any limit of the calling thread; see `show_config`."""
     return int(kernels.get_num_threads())
 
 
@@ -77,7 +77,7 @@ def show_config() -> None:
 
 
 def share_processors(processes: int) -> None:
-    """Divide the threads among the processes on the same processors, unless the user has set a number."""
+    """Divide the threads among processes on the same processors, unless the user has set a number."""
     if processes > 1 and _reason not in USER_REASONS:
         _use(max(1, get_num_threads() // processes), f"{_reason}, shared by {processes} processes")
 
@@ -89,7 +89,7 @@ def _use(n: int, reason: str) -> None:
 
 
 def _max_threads(root: Path) -> int:
-    """Return the upper bound of the number of threads. It leaves half of the control groups' limit to other threads."""
+    """Return the upper bound on the number of threads. It leaves half of the control groups' limit to others."""
     max_threads = max(MIN_BOUND, THREADS_PER_PROCESSOR * (os.cpu_count() or 1))
     return int(max(1, min(max_threads, _cgroup_limit("pids", root) / 2)))
 
@@ -113,9 +113,9 @@ def _decide() -> tuple[int, str]:
 
 
 def _cgroup_limit(controller: str, root: Path) -> float:
-    """Return the limit of control groups, version 2 or 1, for this process; infinite if there is none.
+    """Return the control groups' limit, version 2 or 1, for this process; infinite if there is none.
 
-    It counts processors' time ("cpu") or threads ("pids").
+    It limits processor time ("cpu") or threads ("pids").
     """
     lowest = math.inf
     try:
@@ -129,7 +129,7 @@ def _cgroup_limit(controller: str, root: Path) -> float:
         files = GROUP_LIMITS[controller].get(kind, [])
         if not files or (kind == "cgroup" and controller not in options.split(",")):
             continue
-        # The limits of all groups above hold too. If this process's own group is not visible, the top's limit holds.
+        # The limits of all groups above apply too. If this process's own group is not visible, the top's limit applies.
         path = PurePosixPath(paths.get("" if kind == "cgroup2" else controller, top))
         parts = path.relative_to(top).parts if path.is_relative_to(top) else ()
         for depth in range(len(parts) + 1):
@@ -139,7 +139,7 @@ def _cgroup_limit(controller: str, root: Path) -> float:
 
 
 def _limit(files: list[Path]) -> float:
-    """Return the limit in these files, divided by the period if there is one; infinite if it can't be read."""
+    """Return the limit in these files, divided by the period if there is one; infinite if they can't be read."""
     try:
         limit, *period = " ".join(file.read_text() for file in files).split()
         return math.inf if limit in ("max", "-1") else int(limit) / math.prod(map(int, period))

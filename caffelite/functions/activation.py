@@ -58,7 +58,7 @@ class ReLU(Function, recordable=True, rowwise=True):
 class LeakyReLU(Function, recordable=True, rowwise=True):
     """The leaky ReLU, y = x where x > 0, else slope · x, elementwise, with dy/dx = 1 or slope; slope at 0.
 
-    slope is not below 0. A. Maas, A. Hannun and A. Ng, "Rectifier nonlinearities improve neural network acoustic
+    `slope` is 0 or more. A. Maas, A. Hannun and A. Ng, "Rectifier nonlinearities improve neural network acoustic
     models", ICML 2013.
     """
 
@@ -81,8 +81,8 @@ class PReLU(Function, recordable=True, rowwise=True):
 
         dx = dy where x > 0, else dy slope,  dslope = Σ dy min(x, 0)
 
-    With channels=1, x and y have any shape (…). Otherwise they are (n, channels, …). `slope` (channels,) begins at
-    0.25. Raise ValueError for x of another shape. Raise TypeError for another dtype than `slope` has.
+    With channels=1, x and y have any shape (…). Otherwise they are (n, channels, …). `slope` (channels,) starts at
+    0.25. Raise ValueError if x has the wrong shape, and TypeError if its dtype is not `slope`'s.
 
     K. He, X. Zhang, S. Ren and J. Sun, "Delving deep into rectifiers: surpassing human-level performance on ImageNet
     classification", ICCV 2015.
@@ -107,7 +107,7 @@ class PReLU(Function, recordable=True, rowwise=True):
         return x.relu() - (-x).relu() * self.slope.reshape(self._slope_shape(x.ndim))
 
     def _slope_shape(self, ndim: int) -> tuple[int, ...]:
-        """Return the shape of the slopes, as they are broadcast to x with so many axes."""
+        """Return the shape in which the slopes are broadcast to an x with this many axes."""
         return () if self.channels == 1 else (self.channels, *[1] * (ndim - 2))
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -134,7 +134,7 @@ class PReLU(Function, recordable=True, rowwise=True):
 class ELU(Function, recordable=True, rowwise=True):
     """The exponential linear unit, y = x where x > 0, else alpha (exp x − 1), elementwise.
 
-    dy/dx is 1 where x > 0, else y + alpha; alpha at 0. alpha is not below 0. D.-A. Clevert, T. Unterthiner and
+    dy/dx is 1 where x > 0, else y + alpha; alpha at 0. `alpha` is 0 or more. D.-A. Clevert, T. Unterthiner and
     S. Hochreiter, "Fast and accurate deep network learning by exponential linear units", ICLR 2016.
     """
 
@@ -173,7 +173,7 @@ class GELU(Function, recordable=True, rowwise=True):
         return kernels.multiply(dy, self.derivative)
 
     def _compute(self, x: np.ndarray, derivative: bool) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return y, and dy/dx if the `derivative` is wanted."""
+        """Return y, and also dy/dx if `derivative`."""
         kernel = kernels.gelu_tanh if self.approximate else kernels.gelu
         return kernel(x, derivative=derivative)
 
@@ -228,7 +228,7 @@ class Mish(Function, recordable=True, rowwise=True):
 
 
 class AxisFunction(Function):
-    """A Function along one axis, which keeps its length."""
+    """A Function along one axis, whose length it keeps."""
 
     def __init__(self, axis: int = -1) -> None:
         self.axis = axis

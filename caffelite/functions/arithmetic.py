@@ -1,6 +1,6 @@
 """Arithmetic with NumPy's broadcasting, and Tensor's operators.
 
-A gradient has the shape that the operands were broadcast to. `sum_to_shape` sums it over the axes that were repeated.
+A gradient has the shape that the operands were broadcast to. `sum_to_shape` sums it over the repeated axes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PYTHON_NUMBERS = (int, float)
 
 
 def operand_shape(value: Any) -> tuple[int, ...]:
-    """Return the shape of an array, or of a number; NumPy's function takes three times as long."""
+    """Return the shape of an array or a number. NumPy's own function takes three times as long."""
     return getattr(value, "shape", ())
 
 
@@ -36,7 +36,7 @@ def sum_to_shape(gradient: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def common_length(lengths: Iterable[int | None]) -> int | None:
-    """Return the length that all of these are; None is unknown. Raise ValueError if they differ."""
+    """Return the one length that all of these have; None is unknown. Raise ValueError if they differ."""
     known = set(lengths)
     known.discard(None)
     if len(known) > 1:
@@ -45,7 +45,7 @@ def common_length(lengths: Iterable[int | None]) -> int | None:
 
 
 def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
-    """Return the shape that these are broadcast to; None is an unknown length. Raise ValueError if they can't be."""
+    """Return the shape that these broadcast to; None is an unknown length. Raise ValueError if they don't fit."""
     lengths = [set(axis_lengths) - {1} for axis_lengths in itertools.zip_longest(*map(reversed, shapes), fillvalue=1)]
     try:
         return tuple([common_length(axis_lengths) if axis_lengths else 1 for axis_lengths in reversed(lengths)])
@@ -54,7 +54,7 @@ def broadcast_shape(shapes: Sequence[Shape]) -> Shape:
 
 
 def format_shapes(shapes: Iterable[Shape]) -> str:
-    """Return the different ones of these shapes, as text."""
+    """Return these shapes as text, each once."""
     return ", ".join(map(str, dict.fromkeys(shapes)))
 
 
@@ -151,7 +151,7 @@ class Negative(Function, recordable=True, rowwise=True):
 
 
 def as_tensor(x: Any) -> Tensor:
-    """x, or a Tensor of it."""
+    """Return x if it is a Tensor, otherwise a Tensor made of it."""
     return x if isinstance(x, Tensor) else Tensor(x)
 
 
@@ -159,7 +159,7 @@ def as_operand(value: Any, tensor: Tensor, symbol: str) -> Any:
     """Return the other operand of an operator as Functions take it: a Tensor, an array of the Tensor's dtype, or a
     number.
 
-    Numbers and arrays become the Tensor's dtype. TypeError for a Tensor of another dtype, and for anything but numbers.
+    Numbers and arrays get the Tensor's dtype. TypeError for a Tensor of another dtype, and for anything but numbers.
     """
     if isinstance(value, Tensor):
         if value.dtype == tensor.dtype:
@@ -175,7 +175,7 @@ def as_operand(value: Any, tensor: Tensor, symbol: str) -> Any:
 
 
 def as_operands(values: Sequence[Any], name: str) -> list[Any]:
-    """Convert the values to operands of one dtype: the first Tensor's, or else the first float array's, or value's."""
+    """Convert the values to one dtype: that of the first Tensor, or else of the first float array or value."""
     tensors = (i for i, x in enumerate(values) if isinstance(x, Tensor))
     floats = (i for i, x in enumerate(values) if isinstance(x, np.ndarray) and x.dtype.kind == "f")
     index = next(itertools.chain(tensors, floats), 0)

@@ -1,4 +1,4 @@
-"""Attention, the layer of a transformer, and the cache for sampling."""
+"""Attention, the transformer block, and the cache for sampling."""
 
 from __future__ import annotations
 
@@ -27,41 +27,40 @@ __all__ = ["MultiHeadAttention", "TransformerBlock"]
 class MultiHeadAttention(Function, recordable=True, rowwise=True):
     """Attention: each position becomes a weighted mean over all positions. Keys that match its query weigh more:
 
-            q, k, v = query(x), key(x), value(x)  cut into heads of d numbers
+            q, k, v = query(x), key(x), value(x), cut into heads of d numbers;  p = softmax(q kᵀ / √d),  y = output(p v)
 
     x and y are (n, length, size), and d is `key_dim`, by default size / heads. `query`, `key` and `value` are
-    Linear(size, heads · d, bias, initializer=…), and `output` is the Linear back to size. In training, p is dropped as
-    by Dropout(dropout). The buffer `random` is the seed and the number of masks. The layer never stores a matrix of
-    length × keys.
+    Linear(size, heads · d, bias, initializer=…), and `output` is the Linear back to size. In training, Dropout(dropout)
+    is applied to p. The buffer `random` holds the seed and the number of masks drawn. The layer never stores a whole
+    length × keys matrix.
 
-        y = attention(x)                        # keys and values of x itself
-        y = attention(x, context)               # of another sequence (n, keys, size)
+        y = attention(x)                        # keys and values from x itself
+        y = attention(x, context)               # from another sequence (n, keys, size)
         y = attention(x, mask=mask)             # or attention(x, mask)
         y = attention(x, context, mask)
 
-    If the layer is causal, a position sees itself and earlier positions. With a context, the positions of x are then
-    the last positions of the context. A mask is bool: False for a position that must not be seen. Its shape is one of
-    these:
+    If the layer is causal, a position sees itself and earlier positions only. If there is also a context, the positions
+    of x count as its last ones. A mask is bool, with False for positions to hide. Its shape is one of these:
 
-    - (n, keys): one entry for each key, False for padding, also if n is the length of x;
-    - (length, keys): one entry for each position of x and each key, the same in all rows, also as (1, length, keys);
+    - (n, keys): one entry for each key, False for padding (even if n equals the length of x);
+    - (length, keys): one entry for each position of x and each key, the same in all rows (or (1, length, keys));
     - (n, length, keys): one entry for each pair in each row.
 
-    A position that sees no position gets output(0), and passes no gradient on to x and the context.
+    A position that sees nothing gets output(0), and passes no gradient to x or the context.
 
-    If the layer is `rotary`, it turns each pair of numbers 2i, 2i + 1 of a head's query or key by the angle
-    position / 10000^(2i / d). So p depends on the distance of two positions. Positions count from 0, and d is even.
+    If the layer is `rotary`, it rotates each pair of numbers 2i, 2i + 1 of a head's query or key by the angle position
+    / 10000^(2i / d). So p depends on how far apart two positions are. Positions count from 0, and d is even.
 
-    To sample position by position, in `inference()`, give a causal layer a cache of the earlier keys and values:
+    To sample position by position, inside `inference()`, give a causal layer a cache of the earlier keys and values:
 
         cache = attention.cache(rows, max_length)
         y = attention(x, cache=cache)           # x (rows, more, size): the positions that follow those in the cache
 
-    y has the same bits as for the whole sequence at once. The keys of a mask are then all positions so far. A mask and
-    a cache may also follow x without their names: attention(x, None, cache).
+    y has the same bits as if you passed the entire sequence at once. A mask then covers all keys so far. You can also
+    pass the mask and the cache by position: attention(x, None, cache).
 
-    Raise ValueError unless size is a multiple of heads or key_dim is given, for x, a context or a mask of another
-    shape, and for a full cache. Raise TypeError for a mask that is not bool, and for a cache beside a context.
+    Raise ValueError unless size is a multiple of heads or key_dim is given, if x, a context or a mask does not fit, and
+    if the cache is full. Raise TypeError if a mask is not bool, and if there is both a cache and a context.
 
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017. J. Su et al., "RoFormer: enhanced
     transformer with rotary position embedding", 2021.
@@ -100,26 +99,26 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
             Linear(inputs, outputs, self.bias, initializer=initializer)
             for inputs, outputs in (*[(self.size, width)] * 3, (width, self.size))
         )
-        self.random = np.array([draw_seed(init_rng()), 0])  # the Linears are drawn already
+        self.random = np.array([draw_seed(init_rng()), 0])  # the Linears are initialized already
         register_initialized(self)
 
     @property
     def head_size(self) -> int:
-        """The number of numbers in a head, d."""
+        """The size of a head, d."""
         return self.size // self.heads if self.key_dim is None else self.key_dim
 
     def initialize(self, rng: Any) -> None:
-        """Draw the Linears, take another seed, and count the masks from 0 again."""
+        """Initialize the Linears, take another seed, and count the masks from 0 again."""
         rng = np.random.default_rng(rng)
         super().initialize(rng)
         self.random[:] = draw_seed(rng), 0
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """Return the seed and the number of masks so far, which are saved but not learned."""
+        """Return the seed and the number of masks so far. They are saved but not learned."""
         return {"random": self.random, **super().buffers()}
 
     def cache(self, rows: int, max_length: int) -> KVCache:
-        """Return an empty cache for rows of at most `max_length` positions. Raise ValueError unless causal."""
+        """Return an empty cache for rows of at most `max_length` positions. ValueError unless it is causal."""
         if not self.causal:
             raise ValueError(f"{self!r} has no cache: it is not causal, so a new position changes the earlier ones")
         return KVCache(rows, max_length, self.heads * self.head_size, self.query.weight.dtype)
@@ -136,7 +135,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
     def _check_shapes(
         self, x: Shape, context: Shape | None = None, mask: Shape | None = None, past_length: int = 0
     ) -> None:
-        """ValueError unless a context and a mask have shapes that fit x, with `past_length` positions in a cache."""
+        """Raise ValueError unless a context and a mask fit the shape of x, with `past_length` positions in a cache."""
         if context is not None and not matches_shape(context, (x[0], None, self.size)):
             raise ValueError(
                 f"{self!r} got a context of shape {format_shape(context)} for x of shape {format_shape(x)}; expected "
@@ -219,14 +218,14 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
 
 
 class TransformerBlock(Function, recordable=True, rowwise=True):
-    """A layer of a transformer: attention, then a net of two layers at each position, each with a residual connection:
+    """A transformer block: attention, then a two-layer net at each position, each with a residual connection:
 
         h = x + attention(norm(x)),  y = h + mlp(norm(h)),  mlp(h) = narrow(gelu(widen(h)))
 
     x and y are (n, length, size). A LayerNorm comes before each branch. `hidden`, 4 size by default, is the number of
-    units between `widen` and `narrow`. An `initializer` draws the weights of all Linears. In training, dropout drops
-    attention's probabilities and the results of both branches. Masks, rotary positions, caches and errors are the same
-    as in MultiHeadAttention: `block(x)`, `block(x, mask)`, `block(x, None, cache)`.
+    units between `widen` and `narrow`. An `initializer` sets the weights of all Linears. In training, dropout acts on
+    the attention probabilities and on the outputs of both branches. Masks, rotary positions, caches and errors work as
+    in MultiHeadAttention: `block(x)`, `block(x, mask)`, `block(x, None, cache)`.
 
     R. Xiong et al., "On layer normalization in the transformer architecture", ICML 2020.
     """

@@ -1,4 +1,4 @@
-"""Functions that are made of other Functions."""
+"""Functions made of other Functions."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ class Residual(Function, recordable=True, rowwise=True):
 class Parallel(Function, recordable=True, rowwise=True):
     """Parallel branches, y = [f(x), g(x), …], whose outputs are concatenated along `axis`:  dx = df(dy₁) + dg(dy₂) + …
 
-    Each gets x, or all inputs if there are several. Raise ValueError without Functions, and if the outputs differ
-    along other axes.
+    Each branch gets x, or all inputs if there are several. Raise ValueError if there are no Functions, or if the
+    outputs differ along other axes.
     """
 
     not_recorded = frozenset({"_copies"})
@@ -97,7 +97,7 @@ class Parallel(Function, recordable=True, rowwise=True):
 
     @property
     def frame_reader(self) -> Any:
-        """The first Function's, if all make the same inputs of a frame."""
+        """The first Function's reader, if all Functions make the same inputs from a frame."""
         readers = [function.frame_reader for function in self.functions]
         are_equal = all(reader is not None and reader.is_equivalent(readers[0]) for reader in readers)
         return readers[0] if are_equal else None
@@ -109,7 +109,7 @@ class Parallel(Function, recordable=True, rowwise=True):
         return self.concatenate(*[function(*xs) for function in self.functions])
 
     def forward(self, *xs: np.ndarray) -> np.ndarray:
-        self._copies = [function.copy() for function in self.functions]  # the same one may be in it twice
+        self._copies = [function.copy() for function in self.functions]  # one Function may occur twice
         return self.concatenate.forward(*[function.forward(*xs) for function in self._copies])
 
     def backward(self, dy: np.ndarray) -> Any:
@@ -125,7 +125,7 @@ class Parallel(Function, recordable=True, rowwise=True):
 
 
 def _sum_gradients(gradients: Iterable[Any]) -> np.ndarray | None:
-    """Return the sum of the gradients, without None."""
+    """Return the sum of the gradients, leaving out None."""
     total = None
     for g in gradients:
         total = g if total is None else total if g is None else kernels.add(total, g)

@@ -88,7 +88,7 @@ class Minimum(BroadcastFunction, recordable=True):
 class Where(BroadcastFunction, recordable=True):
     """y = a where the condition is true, else b. The three are broadcast to each other.
 
-    The condition is an array of bool, or of numbers, which are true if they are not 0. It comes last, without gradient.
+    The condition is an array of bools, or of numbers, which are true unless 0. It comes last and has no gradient.
     """
 
     def forward(self, a: Any, b: Any, condition: Any) -> np.ndarray:
@@ -106,7 +106,7 @@ class Where(BroadcastFunction, recordable=True):
 
 
 def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """Return a condition as numbers of this dtype, 0 where it is false."""
+    """Return a condition as numbers of this dtype, with 0 where it is false."""
     if native_dtype(condition) == dtype:
         return condition
     if condition.dtype.kind == "f":  # in float32 a small float64 would become 0
@@ -115,7 +115,7 @@ def as_mask(condition: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def clip(x: Any, lo: float | None, hi: float | None) -> Tensor:
-    """x, with lo where x is below lo and hi where it is above hi. None means that there is no bound."""
+    """Return x, with lo where x is below lo and hi where it is above hi. None means no bound."""
     return Clip(lo, hi).apply_once(as_tensor(x))
 
 
@@ -132,7 +132,7 @@ def minimum(a: Any, b: Any) -> Tensor:
 def where(condition: Any, a: Any, b: Any) -> Tensor:
     """Return a where the condition is true, and b elsewhere. All may be Tensors, arrays or numbers, broadcast together.
 
-    Numbers in the condition are true if they are not 0.
+    Numbers in the condition are true unless they are 0.
     """
     a, b = as_operands((a, b), "where")
     if isinstance(condition, Tensor):

@@ -21,9 +21,9 @@ Integers = int | Sequence[int]
 
 
 class Convolution(Function, recordable=True):
-    """The base of convolutions: a window that moves over images, its weights, the shapes that fit.
+    """The base of convolutions: a window that moves over images, its weights, and the shapes it accepts.
 
-    `Conv2d` and `ConvTranspose2d` set up their parameters, say how many positions the window has, and compute.
+    `Conv2d` and `ConvTranspose2d` create the parameters, count the positions of the window, and compute.
     """
 
     axes = 2
@@ -53,7 +53,7 @@ class Convolution(Function, recordable=True):
         self.initializer = check_initializer(name, initializer)
 
     def _numbers(self, what: str, value: Any, least: int = 1) -> tuple[int, ...]:
-        """One number for each axis."""
+        """Return one number for each axis."""
         return check_integers(f"{type(self).__name__}: {what}", value, self.axes, least, max_value=2**31 - 1)
 
     def _set_parameters(self, shape: tuple[int, ...], bias: bool) -> None:
@@ -84,7 +84,7 @@ class Convolution(Function, recordable=True):
         """Return the length of an axis of y for x of this shape; None if the length in x is not known."""
 
     def _extent(self, axis: int) -> int:
-        """Return how many pixels the window reaches over."""
+        """Return how many pixels the window spans."""
         return self.dilation[axis] * (self.kernel_size[axis] - 1) + 1
 
     @abstractmethod
@@ -92,7 +92,7 @@ class Convolution(Function, recordable=True):
         """Return the number of zeros before each axis of the convolution's input, if its axes have these lengths."""
 
     def _window(self) -> dict[str, Any]:
-        """How the window moves, as kernels take it."""
+        """Return how the window moves, in the form that kernels take."""
         return {"stride": self.stride, "padding": self.pads, "dilation": self.dilation, "groups": self.groups}
 
     def _prepare(self, x: np.ndarray) -> None:
@@ -103,7 +103,7 @@ class Convolution(Function, recordable=True):
         self.x = kernels.to_conv_layout(x, self.W, self.groups)
 
     def _prepare_gradient(self, dy: np.ndarray) -> Any:
-        """dy in the memory order in which the kernels read it; ValueError for another shape than y's."""
+        """Return dy in the memory order in which the kernels read it. Raise ValueError unless its shape is y's."""
         if dy.shape != self.y_shape:
             raise ValueError(f"{self!r} got a gradient of shape {dy.shape}; its output was {self.y_shape}")
         return kernels.to_conv_layout(dy, self.W, self.groups)
@@ -133,24 +133,24 @@ class Conv2d(Convolution, recordable=True, rowwise=True):
         dW[o, c, k, l] = Σ x[n, c, s i + d k − p, s j + d l − p] dy[n, o, i, j]  over n, i, j,  db = Σ dy
         dx[n, c, s i + d k − p, s j + d l − p] += dy[n, o, i, j] W[o, c, k, l]  for all o, i, j, k, l
 
-    The stride s, the dilation d and the padding p are in pixels, each one number or a pair for height and width. x is 0
-    outside. (Strictly, this is a cross-correlation, as everywhere in the field.) With `groups`, the channels are
-    divided into as many groups, and an output channel sees the input channels of its own group.
+    The stride s, the dilation d and the padding p are in pixels, each one number or a pair for height and width.
+    Outside, x counts as 0. (Strictly speaking, this is a cross-correlation, as everywhere in the field.) `groups`
+    divides the channels into that many groups, and an output channel sees only the input channels of its own group.
 
     x (n, in_channels, H, W), W `weight` (out_channels, in_channels / groups, k, l), b `bias` (out_channels,),
     y (n, out_channels, H′, W′), H′ = ⌊(H + 2p − d (k − 1) − 1) / s⌋ + 1. Instead of p, `padding` may be a word:
 
     - "valid" is p = 0;
-    - "same" makes H′ = ⌈H / s⌉. It adds as few zeros as that needs: max((H′ − 1) s + d (k − 1) + 1 − H, 0), half of
-      them before x and half behind it. If their number is odd, one more is behind it. This is TensorFlow's rule; with
+    - "same" makes H′ = ⌈H / s⌉. It adds as few zeros as possible: max((H′ − 1) s + d (k − 1) + 1 − H, 0), half of them
+      before x and half after it. If the number is odd, the extra zero comes after x. This is TensorFlow's rule; with
       stride 1 it is PyTorch's, too.
 
-    W and b are drawn from U(−a, a), a = 1/√(k l in_channels / groups), as in PyTorch. With an `initializer`, (shape,
-    rng) -> array, it draws W, and b is 0. Raise ValueError for x of another shape, for a window larger than the padded
-    x, and for groups that do not divide the channels. Raise TypeError for x of another dtype than W.
+    W and b are drawn from U(−a, a), a = 1/√(k l in_channels / groups), as in PyTorch. An `initializer`, (shape, rng) ->
+    array, draws W instead, and b is 0. Raise ValueError if x has the wrong shape, if the window is larger than the
+    padded x, or if `groups` does not divide the channels. Raise TypeError if x and W differ in dtype.
 
-    V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", 2016, arXiv:1603.07285, has
-    pictures of all of these.
+    V. Dumoulin and F. Visin, "A guide to convolution arithmetic for deep learning", 2016, arXiv:1603.07285, illustrates
+    all of these.
     """
 
     paddings: tuple[str, ...] = ("valid", "same")  # words that `padding` may be
@@ -209,8 +209,8 @@ class Conv1d(Conv2d, recordable=True, rowwise=True):
 
     x (n, in_channels, L), W `weight` (out_channels, in_channels / groups, k), y (n, out_channels, L′).
 
-    With padding="causal", y[i] depends only on x[0] … x[s i], never on later values. d (k − 1) zeros are before x and
-    none behind it, and L′ = ⌈L / s⌉.
+    With padding="causal", y[i] depends only on x[0] … x[s i], never on later values: d (k − 1) zeros come before x and
+    none after it, and L′ = ⌈L / s⌉.
 
     A. van den Oord et al., "WaveNet: a generative model for raw audio", 2016, arXiv:1609.03499.
     """
@@ -221,19 +221,19 @@ class Conv1d(Conv2d, recordable=True, rowwise=True):
 
 
 class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
-    """A transposed convolution, from the positions of the window to the pixels that it covers. It enlarges images:
+    """A transposed convolution, from the positions of the window to the pixels it covers. It enlarges images:
 
-        y[n, o, s i + d k − p, s j + d l − p] += x[n, c, i, j] W[c, o, k, l],  and b[o] to all
+        y[n, o, s i + d k − p, s j + d l − p] += x[n, c, i, j] W[c, o, k, l],  plus b[o] everywhere
 
     x (n, in_channels, H, W), W `weight` (in_channels, out_channels / groups, k, l), y (n, out_channels, H′, W′), H′ =
-    (H − 1) s − 2p + d (k − 1) + 1 + `output_padding`. (Images of s different heights have a convolution of height H.
-    `output_padding` chooses one of these heights as H′.) Instead of p, `padding` may be "same": H′ = H s, and y is as
-    the gradient of a `Conv2d` with padding="same", which is TensorFlow's rule. The gradients are the same as in
-    `Conv2d` with x and dy exchanged.
+    (H − 1) s − 2p + d (k − 1) + 1 + `output_padding`. (For s different image heights, a convolution has height H.
+    `output_padding` chooses one of them as H′.) Instead of p, `padding` may be "same": H′ = H s, and y is computed like
+    the gradient of a `Conv2d` with padding="same", which is TensorFlow's rule. The gradients are those of `Conv2d` with
+    x and dy swapped.
 
-    W and b are drawn from U(−a, a), a = 1/√(k l out_channels / groups), as in PyTorch. The order of the arguments is
-    PyTorch's too. Raise ValueError for x of another shape, and unless `output_padding` is less than stride or
-    dilation, and 0 with "same".
+    W and b are drawn from U(−a, a), a = 1/√(k l out_channels / groups), as in PyTorch. The arguments are in PyTorch's
+    order, too. Raise ValueError if x has the wrong shape, and unless `output_padding` is less than stride or dilation
+    (and 0 with "same").
 
     M. Zeiler, D. Krishnan, G. Taylor and R. Fergus, "Deconvolutional networks", CVPR 2010.
     """
@@ -269,7 +269,7 @@ class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
         self._set_parameters((self.in_channels, self.out_channels // self.groups, *self.kernel_size), bias)
 
     def crops(self) -> list[tuple[int, int]]:
-        """Return how many pixels are cut off before and behind each axis. A negative number is added behind."""
+        """Return how many pixels are cut off at the start and end of each axis. Negative numbers add some."""
         if not isinstance(self.padding, str):
             return [(p, p - extra) for p, extra in zip(self.padding, self.output_padding, strict=True)]
         totals = [self._extent(axis) - s for axis, s in enumerate(self.stride)]
@@ -294,7 +294,7 @@ class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
 
 
 class ConvTranspose1d(ConvTranspose2d, recordable=True, rowwise=True):
-    """A transposed convolution of series: `ConvTranspose2d` along one axis. It lengthens them.
+    """A transposed convolution of series, which lengthens them: `ConvTranspose2d` along one axis.
 
     x (n, in_channels, L), W `weight` (in_channels, out_channels / groups, k), y (n, out_channels, L′).
     """

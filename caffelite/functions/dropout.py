@@ -21,15 +21,15 @@ __all__ = ["DropConnect", "Dropout"]
 class Dropout(Function, recordable=True, rowwise=True):
     """Dropout: in training y = m ∘ x, dx = m ∘ dy; m = 0 with probability p, else 1 / (1 − p). In inference y = x.
 
-    Each application in training draws another mask m. The mask depends on the layer's seed, on the number of masks
-    before, and on the number of each element in C order (Philox counters). So backward draws it again instead of
-    keeping it, and any number of threads draws the same. p is rounded to a multiple of 2⁻¹⁶. The buffer `random` is the
-    seed and the number of masks. `forward` keeps a copy of it, `rng_state`, for backward.
+    In training, each call draws a new mask m. The mask depends on the layer's seed, the number of earlier masks, and
+    each element's position in C order (Philox counters). So backward draws it again instead of storing it, and any
+    number of threads draws the same mask. p is rounded to a multiple of 2⁻¹⁶. The buffer `random` holds the seed and
+    the number of masks. `forward` keeps a copy of it, `rng_state`, for backward.
 
-    The seed comes from the operating system, or from a child of the `rng` that `initialize` gets. If you add a
-    Dropout, the other layers are therefore drawn as before.
+    The seed comes from the operating system, or from a child of the `rng` given to `initialize`. So adding a Dropout
+    does not change the initial values of other layers.
 
-    As in PyTorch, an element is dropped by multiplying it by 0: NaN and infinities become NaN, and are not hidden.
+    As in PyTorch, an element is dropped by multiplying it by 0, so NaN and infinities become NaN rather than disappear.
     Raise ValueError unless 0 ≤ p < 1.
 
     N. Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting", JMLR 15, 2014.
@@ -67,9 +67,8 @@ class DropConnect(Linear, recordable=True, rowwise=True):
 
         dW = M ∘ (xᵀ dy),  db = Σ dy over the rows,  dx = dy Vᵀ,  M: 0 with probability p, else 1 / (1 − p)
 
-    x is (n, …, in_features). All rows of x have the same mask M, and each application draws another one. The bias is
-    never dropped. Shapes, parameters and errors are the same as in Linear. The buffer `random` is the same as in
-    Dropout.
+    x is (n, …, in_features). All rows of x share the same mask M, and each call draws a new one. The bias is never
+    dropped. Shapes, parameters and errors are as in Linear, and the buffer `random` as in Dropout.
 
     L. Wan et al., "Regularization of neural networks using DropConnect", ICML 2013.
     """
@@ -115,6 +114,6 @@ class DropConnect(Linear, recordable=True, rowwise=True):
 
 
 def draw_seed(rng: Any) -> int:
-    """Return a seed of 63 bits from a child of a `numpy.random.Generator`, or of the one of a seed; see Dropout."""
+    """Return a 63-bit seed from a child of a `numpy.random.Generator`, which may be given by its seed; see Dropout."""
     (child,) = np.random.default_rng(rng).spawn(1)
     return int(child.integers(2**63))

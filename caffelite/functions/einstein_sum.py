@@ -1,4 +1,4 @@
-"""einsum: sums of products that letters describe, made of transposes, reshapes, products and sums."""
+"""einsum: sums of products described by letters, made of transposes, reshapes, products and sums."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from caffelite.functions.linear import matmul
 
 __all__ = ["einsum"]
 
-Label = str | int  # of an axis: a letter; a number, of those that "..." stands for
+Label = str | int  # of an axis: a letter, or a number for an axis that "..." stands for
 Labels = list[Label]
 
 
 def einsum(subscripts: str, *operands: Any) -> Tensor:
-    """Return the sum of products of one or two arrays whose axes have letters, as `numpy.einsum`.
+    """Return the sum of products of one or two arrays whose axes have letters, like `numpy.einsum`.
 
-    `einsum("bij,bjk->bik", a, b)` computes products of matrices: y[b, i, k] = Σ_j a[b, i, j] b[b, j, k]. Axes with the
-    same letter run together. If a letter is missing after the arrow, its axis is summed over. Without an arrow, the
-    result has the letters that come once, in alphabetical order. `...` (or `…`) stands for any axes, which are
-    broadcast. A letter that an operand has twice takes its diagonal. A matrix product sums over the letters that both
-    operands have and the result does not. So einsum is as fast as that product.
+    `einsum("bij,bjk->bik", a, b)` multiplies stacks of matrices: y[b, i, k] = Σ_j a[b, i, j] b[b, j, k]. Axes with the
+    same letter share one index. If a letter is missing after the arrow, its axis is summed over. Without an arrow, the
+    result has the letters that occur once, in alphabetical order. `...` (or `…`) stands for any number of axes, which
+    are broadcast. A letter that occurs twice in an operand takes its diagonal. A matrix product sums over the letters
+    that both operands have and the result does not, so einsum is as fast as that product.
 
-    Raise ValueError for other than one or two operands, for subscripts that do not fit them, and for axes with one
-    letter and different lengths, none of them 1. Raise TypeError for dtypes that differ.
+    Raise ValueError unless there are one or two operands, if the subscripts do not fit them, and if axes with the same
+    letter have different lengths, none of them 1. Raise TypeError if the dtypes differ.
     """
     if not isinstance(subscripts, str):
         raise TypeError(f"einsum takes its subscripts as a string first, got {type(subscripts).__name__}")
@@ -60,13 +60,13 @@ def einsum(subscripts: str, *operands: Any) -> Tensor:
 
 
 def _labels(term: str, begin: int, end: int) -> Labels:
-    """Return the labels of the axes of a term. "..." are the numbers begin … end − 1."""
+    """Return the labels of the axes of a term. "..." becomes the numbers begin … end − 1."""
     head, dots, tail = term.partition("...")
     return [*head, *(range(begin, end) if dots else ()), *tail]
 
 
 def _implicit_output(labels: list[Labels], ellipsis_ndim: int) -> Labels:
-    """Return the result's labels without an arrow: what "..." stands for, then the letters that come once, in order."""
+    """Return the result's labels if there is no arrow: those of "...", then the letters that occur once, in order."""
     all_labels = [label for x_labels in labels for label in x_labels]
     return [
         *range(ellipsis_ndim),
@@ -85,7 +85,7 @@ def _check_result(subscripts: str, result: Labels, labels: list[Labels], ellipsi
 
 
 def _take_diagonal(x: Tensor, labels: Labels) -> tuple[Tensor, Labels]:
-    """x with each label once: the diagonal along axes that have the same."""
+    """Return x with each label once: the diagonal along axes that share one."""
     for label in labels:
         axes = [i for i, other in enumerate(labels) if other == label]
         if len(axes) > 1:
@@ -110,7 +110,7 @@ def _check_lengths(factors: list[tuple[Tensor, Labels]]) -> None:
 
 
 def _squeeze_broadcast(x: Tensor, labels: Labels, other: Tensor, other_labels: Labels) -> tuple[Tensor, Labels]:
-    """x without the axes of length 1 that are broadcast to the other operand."""
+    """Return x without the axes of length 1 that are broadcast to the other operand."""
     axes = [
         i
         for i, label in enumerate(labels)
@@ -122,18 +122,18 @@ def _squeeze_broadcast(x: Tensor, labels: Labels, other: Tensor, other_labels: L
 
 
 def _sum_axes(x: Tensor, labels: Labels, kept_labels: set[Label]) -> tuple[Tensor, Labels]:
-    """x summed over the axes whose labels are not kept."""
+    """Return x summed over the axes whose labels are not kept."""
     axes = tuple([i for i, label in enumerate(labels) if label not in kept_labels])
     return (x.sum(axes), [label for label in labels if label in kept_labels]) if axes else (x, labels)
 
 
 def _order_axes(x: Tensor, labels: Labels, order: Labels) -> Tensor:
-    """x with its axes in the order of these labels."""
+    """Return x with its axes in the order of these labels."""
     return x if labels == order else x.transpose([labels.index(label) for label in order])
 
 
 def _product(a: Tensor, a_labels: Labels, b: Tensor, b_labels: Labels, result: Labels) -> Tensor:
-    """Return the sum of products over the labels that both have and the result does not. The rest is the result's."""
+    """Return the sum of products over the labels that both operands have and the result does not."""
     shared = [label for label in a_labels if label in b_labels]
     stack, inner = [label for label in shared if label in result], [label for label in shared if label not in result]
     rows, columns = (
@@ -153,7 +153,7 @@ def _product(a: Tensor, a_labels: Labels, b: Tensor, b_labels: Labels, result: L
 
 
 def _insert_axes(x: Tensor, labels: Labels, result: Labels) -> Tensor:
-    """x with an axis for each label of the result, of length 1 for a label that x does not have."""
+    """Return x with an axis for each label of the result, of length 1 if x does not have the label."""
     x = _order_axes(x, labels, [label for label in result if label in labels])
     if len(labels) == len(result):
         return x
@@ -162,7 +162,7 @@ def _insert_axes(x: Tensor, labels: Labels, result: Labels) -> Tensor:
 
 
 def _merge_axes(x: Tensor, labels: Labels, groups: list[Labels]) -> Tensor:
-    """x as a matrix, or as a stack of matrices: one axis for each group of labels, the stack's only if it has any."""
+    """Return x as a matrix, or a stack of them: one axis for each group of labels, except for an empty stack."""
     lengths = dict(zip(labels, x.shape, strict=True))
     x = _order_axes(x, labels, [label for group in groups for label in group])
     shape = [math.prod(lengths[label] for label in group) for group in groups]

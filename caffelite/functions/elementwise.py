@@ -1,4 +1,4 @@
-"""The methods of Functions of one input that kernels compute element by element."""
+"""The methods of one-input Functions that kernels compute element by element."""
 
 from collections.abc import Callable
 from typing import Any

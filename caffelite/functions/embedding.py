@@ -1,4 +1,4 @@
-"""Tables of vectors: for words and categories they are learned, for places in a sequence they are given."""
+"""Tables of vectors: learned ones for words and categories, fixed ones for positions in a sequence."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ __all__ = ["Embedding", "PositionalEncoding"]
 
 
 class Embedding(Function, recordable=True, rowwise=True):
-    """A table of vectors that are learned, y = W[x]:  dW[x[i]] += dy[i], repeated rows in the order of x.
+    """A table of learned vectors, y = W[x]:  dW[x[i]] += dy[i], with repeated rows in the order of x.
 
     x (n, …) integers in 0 … count − 1, W `weight` (count, size), y (n, …, size). W is drawn from N(0, 1), as in
-    PyTorch, or by an `initializer`, (shape, rng) -> array. Raise TypeError unless x is integers. Raise IndexError, with
-    the row, for an integer that is not in the table.
+    PyTorch, or by an `initializer`, (shape, rng) -> array. Raise TypeError unless x holds integers. Raise IndexError,
+    with the row, for an integer that is out of range.
 
-    With `sparse`, optimizers update only the rows of W that a step used, and spend no time on the others. SGD without
-    momentum, Adagrad and Adam support this, without weight decay.
+    If `sparse`, optimizers update only the rows of W that a step used, and spend no time on the others. SGD without
+    momentum, Adagrad and Adam support this, all without weight decay.
     """
 
     takes_indices = True
@@ -48,7 +48,7 @@ class Embedding(Function, recordable=True, rowwise=True):
         self._set_initial_values()
 
     def initialize(self, rng: Any) -> None:
-        """Draw the table from a seed or a `numpy.random.Generator`."""
+        """Initialize the table from a seed or a `numpy.random.Generator`."""
         draw = self.initializer or normal(1.0)
         self.weight.data = draw((self.count, self.size), np.random.default_rng(rng))
 
@@ -73,11 +73,11 @@ class Embedding(Function, recordable=True, rowwise=True):
 
 
 class PositionalEncoding(Function, recordable=True, rowwise=True):
-    """Positional encoding: adds sines and cosines of its place p to each vector of a sequence,  y = x + P[p],  dx = dy:
+    """Positional encoding: adds sines and cosines of its position p to each vector of x,  y = x + P[p],  dx = dy:
 
         P[p, 2i] = sin(p / 10000^(2i / size)),  P[p, 2i + 1] = cos(p / 10000^(2i / size))
 
-    x and y (n, length, size). Raise ValueError for another size, and for a length above `max_length`.
+    x and y (n, length, size). Raise ValueError if x has another size, or a length above `max_length`.
 
     A. Vaswani et al., "Attention is all you need", NeurIPS 2017, section 3.5.
     """
@@ -88,7 +88,7 @@ class PositionalEncoding(Function, recordable=True, rowwise=True):
     def __init__(self, size: int, max_length: int) -> None:
         self.size = check_positive_integer("PositionalEncoding: size", size)
         self.max_length = check_positive_integer("PositionalEncoding: max_length", max_length)
-        self._tables: dict[np.dtype, np.ndarray] = {}  # by dtype; made when needed, since a file may ask for any size
+        self._tables: dict[np.dtype, np.ndarray] = {}  # by dtype; made when needed, because a file may ask for any size
 
     def table(self, dtype: Any) -> np.ndarray:
         """P (max_length, size), float32 or float64."""

@@ -1,4 +1,4 @@
-"""Indexing: parts of arrays; and arrays put together."""
+"""Indexing: taking arrays apart, and putting arrays together."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ IndexArray = np.ndarray | Sequence[int] | int
 
 
 class Index(Function, recordable=True):
-    """y = x[index], as in NumPy. If an element is taken several times, its gradients are added.
+    """y = x[index], as in NumPy. If an element is taken several times, its gradients add up.
 
-    `index` is a number, a slice, `...`, None, an array of integers or bool, or a tuple of these. y is a view if there
-    is no array among them. IndexError for an index out of bounds, and for arrays of anything else.
+    `index` is a number, a slice, `...`, None, an array of integers or bools, or a tuple of these. y is a view if none
+    of them is an array. Raise IndexError for an index out of bounds, and for arrays of anything else.
     """
 
     def __init__(self, index: Any) -> None:
@@ -61,7 +61,7 @@ class Index(Function, recordable=True):
             view = [1 if entry is None else _slice_length(entry, next(lengths)) for entry in slices]
             for axis, array in numbers.items():
                 if (n := view[axis]) is not None:
-                    kernels.ravel_index((n,), array)  # raises for what is out of bounds
+                    kernels.ravel_index((n,), array)  # raises if one is out of bounds
             positions = np.broadcast_shapes(*map(np.shape, numbers.values()))
         except (IndexError, ValueError) as error:
             raise ValueError(f"{self!r} got shape {shape}: {error}") from None
@@ -81,9 +81,9 @@ class Index(Function, recordable=True):
                     raise IndexError(f"{self!r} is out of bounds for an array of shape {x.shape}") from None
                 raise
 
-        # Slices and numbers select a view. Its axes that arrays index are moved to the front and become one axis, of
-        # rows to take. In y, the axes of the arrays are where NumPy has them: at the place of the first of those axes,
-        # or in front if slices are between them.
+        # Slices and numbers select a view. The axes of it that arrays index move to the front and become one axis of
+        # rows to take. In y, the arrays' axes are where NumPy puts them: in place of the first of those axes, or at the
+        # front if there are slices between them.
         self.slices, numbers, side_by_side = _split_index(self.index, x.shape)
         self.axes, self.front = list(numbers), list(range(len(numbers)))
         view = _move_axes(x[self.slices], self.axes, self.front)
@@ -126,10 +126,10 @@ def _slice_length(entry: slice, n: int | None) -> int | None:
 
 
 def _split_index(index: tuple[Any, ...], shape: Shape) -> tuple[tuple[Any, ...], dict[int, IndexArray], bool]:
-    """Split an index into slices, numbers, and whether the numbers are side by side.
+    """Split an index into slices and numbers, and tell whether the numbers are side by side.
 
-    The slices, one for each axis of x, select a view. The numbers are by axes of this view. They are side by side if
-    there is no slice, None or `...` between them.
+    The slices, one for each axis of x, select a view. The numbers are keyed by the axes of this view. They are side by
+    side if there is no slice, None or `...` between them.
     """
     index = index if any(entry is ... for entry in index) else (*index, ...)
     arrays = [
@@ -148,7 +148,7 @@ def _split_index(index: tuple[Any, ...], shape: Shape) -> tuple[tuple[Any, ...],
         elif array is None:
             slices.append(entry)
         elif array.dtype != np.bool_:
-            # A list as it is: a constant, where a step is recorded.
+            # The list itself: it is a constant in a recorded step.
             numbers[len(slices)] = int(entry) if isinstance(entry, np.integer) else entry
             slices.append(FULL_SLICE)
         elif array.ndim == 0:  # a new axis, of length 1 or 0
@@ -175,7 +175,7 @@ def _split_index(index: tuple[Any, ...], shape: Shape) -> tuple[tuple[Any, ...],
 
 
 def _index_array(entry: Any) -> np.ndarray:
-    """Return an entry of an index as an array of integers or of bool; IndexError for anything else."""
+    """Return an entry of an index as an array of integers or bools. Raise IndexError for anything else."""
     array = entry if isinstance(entry, np.ndarray) else np.asarray(entry)
     if array.dtype.kind not in "iub" and not (array.size == 0 and isinstance(entry, list)):
         raise IndexError(f"an index is of integers, slices, ..., None and arrays of integers or bool, got {entry!r}")
@@ -185,12 +185,12 @@ def _index_array(entry: Any) -> np.ndarray:
 
 
 def _move_axes(x: np.ndarray, source: list[int], destination: list[int]) -> np.ndarray:
-    """x with axes moved, as numpy.moveaxis does, which is slow if there is nothing to move."""
+    """Return x with axes moved. numpy.moveaxis does the same, but is slow if there is nothing to move."""
     return x if source == destination else np.moveaxis(x, source, destination)
 
 
 def _format_entry(entry: Any) -> str:
-    """Return an entry of an index as code; dtype and shape for an array."""
+    """Return an entry of an index as code; for an array, its dtype and shape."""
     if isinstance(entry, slice):
         parts = [entry.start, entry.stop, *([] if entry.step is None else [entry.step])]
         return ":".join("" if part is None else str(part) for part in parts)
@@ -202,8 +202,8 @@ def _format_entry(entry: Any) -> str:
 class TakeAlongAxis(Function, recordable=True):
     """y[i, j, k] = x[i, index[i, j, k], k], here along axis 1.
 
-    x and `index`, integers, have equally many axes. They are broadcast to each other along all axes except `axis`. If
-    an element is taken several times, its gradients are added.
+    x and `index`, integers, have the same number of axes. They are broadcast to each other along all axes except
+    `axis`. If an element is taken several times, its gradients add up.
     """
 
     def __init__(self, axis: int = -1) -> None:
@@ -242,13 +242,13 @@ class TakeAlongAxis(Function, recordable=True):
 
 
 class Split(Function, recordable=True):
-    """The parts of x along an axis, as views: so many of one length, or those between the places in a tuple."""
+    """The parts of x along an axis, as views: a number of equal parts, or those between the positions in a tuple."""
 
     def __init__(self, parts: int | tuple[int, ...], axis: int = 0) -> None:
         self.parts, self.axis = parts, axis
 
     def spans(self, n: int | None) -> list[tuple[int | None, int | None]]:
-        """Return the begin and the end of each part along an axis of length n; None is unknown."""
+        """Return the start and the end of each part along an axis of length n; None is unknown."""
         if isinstance(self.parts, int):
             if n is not None and n % self.parts:
                 raise ValueError(f"split got an axis of length {n}, which {self.parts} does not divide")
@@ -279,7 +279,7 @@ class Split(Function, recordable=True):
         for part, dy in zip(self.indices(self.x_shape), dys, strict=True):
             if dy is not None and is_contiguous:
                 kernels.copy(dy, dx[part])
-            elif dy is not None:  # parts may overlap, if places are not in order
+            elif dy is not None:  # parts may overlap if positions are not in order
                 kernels.add(dx[part], dy, dx[part])
         return dx
 
@@ -293,7 +293,7 @@ class Split(Function, recordable=True):
 
 
 class Concatenate(Function, recordable=True, rowwise=True):
-    """y = the inputs one after the other along an axis. ValueError unless their other lengths are the same."""
+    """y = the inputs one after the other along an axis. ValueError unless their other lengths agree."""
 
     def __init__(self, axis: int = 0) -> None:
         self.axis = axis
@@ -329,7 +329,7 @@ class Concatenate(Function, recordable=True, rowwise=True):
         return tuple([dy[part] for part in self.parts])
 
     def slices(self, shapes: list[tuple[int, ...]], axis: int) -> list[tuple[Any, ...]]:
-        """Return the part of y that each input is, for inputs of these shapes."""
+        """Return the part of y that each input fills, for inputs of these shapes."""
         ends = [0, *itertools.accumulate(shape[axis] for shape in shapes)]
         return [(*[FULL_SLICE] * axis, slice(begin, end)) for begin, end in itertools.pairwise(ends)]
 
@@ -353,14 +353,14 @@ class Stack(Concatenate, recordable=True):
 
 
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
-    """Return the elements of x at `indices` along an axis. Each row has its own indices.
+    """Return the elements of x at `indices` along an axis, with separate indices for each row.
 
-    y[i, j, k] = x[i, indices[i, j, k], k] along axis 1. x and `indices` have equally many axes, and are broadcast to
-    each other along all axes except `axis`. A negative index counts from the end. Without an axis, x is one vector.
+    y[i, j, k] = x[i, indices[i, j, k], k] along axis 1. x and `indices` have the same number of axes, and are broadcast
+    to each other along all axes except `axis`. A negative index counts from the end. With axis=None, x is one vector.
     `cl.take_along_axis(scores, labels[:, None], 1)` returns the scores of the labels.
 
-    Raise IndexError, with the row, for an index that x does not have. Raise TypeError unless indices are integers.
-    Raise ValueError for shapes that do not fit.
+    Raise IndexError, with the row, for an index that is out of range. Raise TypeError unless `indices` are integers.
+    Raise ValueError if the shapes do not fit.
     """
     x = as_tensor(x)
     if axis is None:
@@ -371,11 +371,11 @@ def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
 
 
 def one_hot(indices: Any, classes: int) -> np.ndarray:
-    """Return a plain array (…, classes) of 0 and 1, with the 1 at each of `indices` (…).
+    """Return a plain array (…, classes) of zeros, with a 1 at each of `indices` (…).
 
-    The array is float32. An operator between it and a Tensor converts it to the Tensor's dtype. It has no gradient.
+    The array is float32. Operators convert it to the dtype of the Tensor they combine it with. It has no gradient.
 
-    Raise IndexError, with the row, for an index that is not in 0 … classes − 1. Raise TypeError unless indices are
+    Raise IndexError, with the row, for an index that is not in 0 … classes − 1. Raise TypeError unless `indices` are
     integers.
     """
     classes = check_positive_integer("one_hot: classes", classes)
@@ -393,7 +393,7 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
     """Return the parts of x along an axis, as a list of views.
 
     `cl.split(x, 3)` returns three parts, and `cl.split(x, [2, 5])` returns `x[:2]`, `x[2:5]` and `x[5:]`. Raise
-    ValueError if the parts would not have the same length. Raise TypeError unless the number or the places are
+    ValueError if x cannot be divided into that many equal parts. Raise TypeError unless the sections or indices are
     integers.
     """
     positions = to_integers("split", indices_or_sections)
@@ -405,12 +405,12 @@ def split(x: Any, indices_or_sections: Any, axis: int = 0) -> list[Tensor]:
 
 
 def concatenate(tensors: Iterable[Any], axis: int = 0) -> Tensor:
-    """Tensors, or arrays, one after the other along an axis."""
+    """Join Tensors or arrays along an axis, one after the other."""
     return Concatenate(axis).apply_once(*to_common_dtype(tensors, "concatenate"))
 
 
 def stack(tensors: Iterable[Any], axis: int = 0) -> Tensor:
-    """Tensors, or arrays, of one shape, one after the other along a new axis."""
+    """Join Tensors or arrays of one shape along a new axis."""
     return Stack(axis).apply_once(*to_common_dtype(tensors, "stack"))
 
 

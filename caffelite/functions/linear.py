@@ -34,11 +34,11 @@ class Linear(Function, recordable=True, rowwise=True):
     """A fully connected layer, y = x W + b:  dW = xᵀ dy,  db = Σ dy over the rows,  dx = dy Wᵀ.
 
     x is (n, …, in_features), W `weight` (in_features, out_features), b `bias` (out_features,), y (n, …, out_features).
-    All axes of x except the last are rows. If x is sparse, a SciPy matrix or `SparseRows`, the products take only the
+    All axes of x except the last are rows. If x is sparse (a SciPy matrix or `SparseRows`), the products use only the
     rows of W that x needs, and there is no dx.
 
-    W and b are drawn from U(−1/√in, 1/√in). With an `initializer`, (shape, rng) -> array, it draws W, and b is 0.
-    Raise ValueError for x of another shape and TypeError for x of another dtype than W.
+    W and b are drawn from U(−1/√in, 1/√in). An `initializer`, (shape, rng) -> array, draws W instead, and b is 0. Raise
+    ValueError if x has the wrong shape, and TypeError if x and W differ in dtype.
     """
 
     takes_sparse = True
@@ -87,8 +87,8 @@ class Linear(Function, recordable=True, rowwise=True):
 class MatMul(Function, recordable=True):
     """The matrix product, y = a b, a (…, M, K), b (…, K, N), y (…, M, N):  da = dy bᵀ,  db = aᵀ dy.
 
-    A vector a is one row, a vector b is one column. Arrays of more than two axes are stacks of matrices, which are
-    broadcast to each other. a may be `SparseRows`, which get no gradient. ValueError for shapes that do not fit.
+    A vector a is one row, and a vector b one column. Arrays of more than two axes are stacks of matrices, which are
+    broadcast to each other. a may be `SparseRows`, which get no gradient. ValueError if the shapes do not fit.
     """
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -109,7 +109,7 @@ class MatMul(Function, recordable=True):
             return kernels.matmul(a, b)
         shape: Any = self.output_shape(self.a_shape, self.b_shape)
         self.b = b.reshape(-1, 1) if b.ndim == 1 else b
-        if a.ndim == 1 or (a.ndim > 2 and self.b.ndim == 2):  # one row, or a stack whose rows all meet the same b
+        if a.ndim == 1 or (a.ndim > 2 and self.b.ndim == 2):  # one row, or a stack multiplied by the same b
             self.a = reshape_array(a, (math.prod(a.shape[:-1]), a.shape[-1]))
         else:
             self.a = a

@@ -1,4 +1,4 @@
-"""Elementary functions: a Function, a function and a method of Tensor for each row with `y` in _kernels/operations.py.
+"""Elementary functions: a Function, a function and a Tensor method for each row with `y` in _kernels/operations.py.
 
 _kernels/generate.py writes their types into math.pyi.
 """

@@ -34,18 +34,18 @@ class RowNorm(Function, recordable=True, rowwise=True):
         """Set the attributes."""
 
     def initialize(self, rng: Any) -> None:
-        """Set `scale` to ones and `shift` to zeros, if there are such. Nothing is drawn."""
+        """Set `scale` to ones and `shift` to zeros, if the layer has them. Nothing is drawn."""
         if self.scale is not None:
             self.scale.data = np.ones(self.features)
         if self.shift is not None:
             self.shift.data = np.zeros(self.features)
 
     def epsilon(self, dtype: np.dtype) -> float:
-        """Return the number ε for x of this dtype."""
+        """Return ε for an x of this dtype."""
         return _machine_epsilon(dtype) if self.eps is None else self.eps
 
     def factors(self, dtype: np.dtype) -> np.ndarray:
-        """Return the factor of each feature: `scale`, or ones for x of this dtype."""
+        """Return the factor of each feature: `scale`, or ones of this dtype."""
         return _ones(self.features, dtype) if self.scale is None else self.scale.data
 
     def _check_shape(self, shape: Shape) -> None:
@@ -60,7 +60,7 @@ class RowNorm(Function, recordable=True, rowwise=True):
     def forward(self, x: np.ndarray) -> np.ndarray:
         self._check_shape(x.shape)
         self.x, shift = x, None if self.shift is None else self.shift.data
-        eps = self.epsilon(x.dtype) if self.eps is None else self.eps  # a call less for a LayerNorm
+        eps = self.epsilon(x.dtype) if self.eps is None else self.eps  # saves a LayerNorm one call
         y, self.moments = kernels.layer_norm(x, self.factors(x.dtype), shift, eps, self.is_centered)
         return y
 
@@ -82,9 +82,9 @@ class LayerNorm(RowNorm, recordable=True, rowwise=True):
         dscale = Σ dy x̂,  dshift = Σ dy  over all rows
         dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the row
 
-    x and y (…, features), `scale` (features,) ones, `shift` (features,) zeros; there is no shift with bias=False. It
-    does the same in training and in inference. Raise ValueError for x of another shape. Raise TypeError for another
-    dtype than `scale` has.
+    x and y (…, features), `scale` (features,) ones, `shift` (features,) zeros; bias=False leaves `shift` out. The layer
+    works alike in training and in inference. Raise ValueError if x has the wrong shape, and TypeError if its dtype is
+    not `scale`'s.
 
     J. Ba, J. Kiros, G. Hinton, "Layer Normalization", 2016, arXiv:1607.06450.
     """
@@ -103,16 +103,16 @@ class LayerNorm(RowNorm, recordable=True, rowwise=True):
 
 
 class RMSNorm(RowNorm, recordable=True, rowwise=True):
-    """Root mean square normalization: divides each row by the root of the mean of its squares, then scales it:
+    """Root mean square normalization: divides each row by its root mean square, then scales it:
 
         x̂ = x / √(q + ε),  y = x̂ scale,  q = Σ x² / features, for each row
         dscale = Σ dy x̂  over all rows
         dx = (g − x̂ mean(g x̂)) / √(q + ε),  g = dy scale,  the mean over the row
 
-    x and y (…, features), `scale` (features,) ones; with scale=False there is none, and y = x̂. With `eps` None, ε is
-    the difference between 1 and the next number of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. It does the same
-    in training and in inference. Raise ValueError for x of another shape. Raise TypeError for another dtype than
-    `scale` has.
+    x and y (…, features), `scale` (features,) ones; scale=False leaves it out, and y = x̂. If `eps` is None, ε is the
+    difference between 1 and the next number of x's dtype: 1.2e-7 in float32, 2.2e-16 in float64. The layer works alike
+    in training and in inference. Raise ValueError if x has the wrong shape, and TypeError if its dtype is not
+    `scale`'s.
 
     B. Zhang and R. Sennrich, "Root mean square layer normalization", NeurIPS 2019.
     """
@@ -139,13 +139,13 @@ class RMSNorm(RowNorm, recordable=True, rowwise=True):
 class GroupNorm(Function, recordable=True, rowwise=True):
     """Group normalization: gives each group of channels of a row mean 0 and variance 1, then scales the channels:
 
-        x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the group
-        dscale = Σ dy x̂,  dshift = Σ dy  over all rows and places
+        x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  with the mean m and the biased variance v of the group
+        dscale = Σ dy x̂,  dshift = Σ dy  over all rows and positions
         dx = (g − mean g − x̂ mean(g x̂)) / √(v + ε),  g = dy scale,  means over the group
 
-    x and y (n, channels, …); `scale` (channels,) ones, `shift` (channels,) zeros. A group is channels / groups
-    neighbouring channels. It does the same in training and in inference. Raise ValueError if `groups` does not divide
-    `channels`, and for x of another shape. Raise TypeError for another dtype than `scale` has.
+    x and y (n, channels, …); `scale` (channels,) ones, `shift` (channels,) zeros. A group has channels / groups
+    neighbouring channels. The layer works alike in training and in inference. Raise ValueError if `groups` does not
+    divide `channels` or x has the wrong shape, and TypeError if x's dtype is not `scale`'s.
 
     Y. Wu and K. He, "Group normalization", ECCV 2018.
     """
@@ -205,11 +205,11 @@ class GroupNorm(Function, recordable=True, rowwise=True):
 class InstanceNorm(GroupNorm, recordable=True, rowwise=True):
     """Instance normalization, `GroupNorm` with groups of one: gives each channel of a row mean 0 and variance 1.
 
-        x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the channel's places
+        x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  with the mean m and the biased variance v of the channel
 
-    x and y (n, channels, …) with one axis of places or more; `scale` (channels,) ones, `shift` (channels,) zeros. It
-    does the same in training and in inference. Raise ValueError for x of another shape. Raise TypeError for another
-    dtype than `scale` has.
+    x and y (n, channels, …) with at least one axis of positions; `scale` (channels,) ones, `shift` (channels,) zeros.
+    The layer works alike in training and in inference. Raise ValueError if x has the wrong shape, and TypeError if its
+    dtype is not `scale`'s.
 
     D. Ulyanov, A. Vedaldi and V. Lempitsky, "Instance normalization: the missing ingredient for fast stylization",
     2016, arXiv:1607.08022.
@@ -224,24 +224,24 @@ class InstanceNorm(GroupNorm, recordable=True, rowwise=True):
 
 
 class BatchNorm(Function, recordable=True, rowwise=True):
-    """Batch normalization: gives each feature mean 0 and variance 1 over rows and places, then scales and shifts it:
+    """Batch normalization: gives each feature mean 0 and variance 1 over the batch, then scales and shifts it:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  dscale = Σ dy x̂,  dshift = Σ dy
         dx = (dy − mean dy − x̂ mean(dy x̂)) scale / √(v + ε)
 
-    In training, m and v are the mean and the biased variance of the batch. Two buffers follow them. `mean` moves
-    towards m, and `variance` moves towards the unbiased variance, by the fraction `momentum` of the way. In inference,
-    the buffers are m and v, and are constants: dx = dy scale / √(v + ε).
+    In training, m and v are the mean and the biased variance of the batch. Two buffers follow them: in each step,
+    `mean` moves a fraction `momentum` of the way towards m, and `variance` towards the unbiased variance. In inference,
+    the buffers serve as m and v, and are constants: dx = dy scale / √(v + ε).
 
-    If the parameters are frozen (`requires_grad = False`), the layer computes in training what it computes in
-    inference, and its buffers do not change.
+    If the parameters are frozen (`requires_grad = False`), the layer computes the same in training as in inference, and
+    its buffers do not change.
 
-    x and y are (n, features, …). `scale` and `variance` (features,) begin as ones, `shift` and `mean` as zeros. The
+    x and y are (n, features, …). `scale` and `variance` (features,) start as ones, `shift` and `mean` as zeros. The
     buffers are always finite: if m or v of a feature is not finite, its buffers do not change. So NaN in a batch makes
-    the outputs of that batch NaN, which stops a training, but not the outputs of later batches. If a variance is too
-    large for its dtype, the buffer gets the largest number, and `fit` warns. Everything not mentioned is as in PyTorch.
+    the outputs of that batch NaN, which stops training, but leaves later batches alone. If a variance is too large for
+    its dtype, the buffer gets the largest finite number, and `fit` warns. All else is as in PyTorch.
 
-    Raise ValueError, before anything changes, for x of another shape, and in training for fewer than two numbers a
+    Raise ValueError, before anything changes, if x has the wrong shape or, in training, fewer than two values per
     feature.
 
     S. Ioffe, C. Szegedy, "Batch normalization: accelerating deep network training by reducing internal covariate
@@ -263,7 +263,7 @@ class BatchNorm(Function, recordable=True, rowwise=True):
         self.mean[:], self.variance[:] = 0, 1
 
     def buffers(self) -> dict[str, np.ndarray]:
-        """Return the running mean and variance, which are saved but not learned."""
+        """Return the running mean and variance. They are saved but not learned."""
         return {"mean": self.mean, "variance": self.variance}
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -272,7 +272,7 @@ class BatchNorm(Function, recordable=True, rowwise=True):
         return (shape[0], self.features, *shape[2:])
 
     def uses_batch_moments(self) -> bool:
-        """Return whether the batch's own moments are used: in training, unless the parameters are frozen."""
+        """Return whether the layer uses the batch's own moments: in training, unless its parameters are frozen."""
         return is_training() and (self.scale.requires_grad or self.shift.requires_grad)
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -320,13 +320,13 @@ def _ones(count: int, dtype: np.dtype) -> np.ndarray:
 
 @functools.lru_cache(maxsize=64)
 def standard_moments(features: int) -> np.ndarray:
-    """Return the moments that `kernels.batch_norm` returns for features that have mean 0 and variance 1 already."""
+    """Return the moments that `kernels.batch_norm` returns for features that already have mean 0 and variance 1."""
     return np.repeat([[0.0], [1.0], [1.0]], features, axis=1)
 
 
 @functools.lru_cache(maxsize=2)
 def _machine_epsilon(dtype: np.dtype) -> float:
-    """Return the difference between 1 and the next number of this dtype; 0 for other dtypes, which kernels refuse."""
+    """Return the difference between 1 and the next number of this dtype; 0 for dtypes that kernels refuse."""
     return float(np.finfo(dtype).eps) if dtype.kind == "f" else 0.0
 
 
@@ -338,5 +338,5 @@ def _check_channels(layer: GroupNorm | BatchNorm, shape: Shape, channels: int, m
 
 
 def _check_options(name: str, features: int, eps: float) -> tuple[int, float]:
-    """Return both as numbers; TypeError or ValueError unless `features` is an integer above 0 and `eps` at least 0."""
+    """Return both as numbers; TypeError or ValueError unless `features` is a positive integer and `eps` at least 0."""
     return check_positive_integer(f"{name}: features", features), check_nonnegative(f"{name}: eps", eps)

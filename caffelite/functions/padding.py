@@ -1,4 +1,4 @@
-"""Padding: more elements before and after an array, along its axes. `Pad` is a layer, and adds no rows."""
+"""Padding: extra elements before and after an array, along its axes. `Pad` is a layer, and adds no rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Part = tuple[slice, ...]
 
 
 class PadAxes(Function, recordable=True):
-    """x with elements before and after it along each axis, as `numpy.pad`; see `pad`.
+    """x with extra elements before and after it along each axis, like `numpy.pad`; see `pad`.
 
     dx is dy without the added elements. Elements that were copied get the gradients of their copies as well.
     """
@@ -37,7 +37,7 @@ class PadAxes(Function, recordable=True):
         self.widths, self.mode, self.value = self.check_widths(widths), mode, float(value)
 
     def check_widths(self, widths: Any) -> Any:
-        """Return the widths as integers, or tuples of them. TypeError unless they are integers, ValueError below 0."""
+        """Return the widths as integers, or tuples of them. TypeError unless they are; ValueError below 0."""
         widths = widths.tolist() if isinstance(widths, np.ndarray) else widths
         if isinstance(widths, list | tuple):
             return tuple([self.check_widths(width) for width in widths])
@@ -47,7 +47,7 @@ class PadAxes(Function, recordable=True):
         return width
 
     def pairs(self, ndim: int) -> Pairs:
-        """Return the widths for an array of so many axes."""
+        """Return the widths for an array with this many axes."""
         try:
             return tuple([(before, after) for before, after in np.broadcast_to(self.widths, (ndim, 2)).tolist()])
         except ValueError:
@@ -84,9 +84,9 @@ class PadAxes(Function, recordable=True):
         return dy[(*self.inner, ...)]
 
     def border_copies(self, shape: tuple[int, ...], pairs: Pairs) -> Iterator[tuple[Part, Part]]:
-        """Yield the copies that fill the borders, in order: pairs of parts of y, the source and the target.
+        """Yield the copies that fill the borders, in order, each as a source and a target in y.
 
-        Along each axis they span what earlier copies have filled along the axes before it, so they fill corners, too.
+        Along each axis, they include what was filled along the axes before it, so the corners are filled, too.
         """
         for axis, (n, (before, after)) in enumerate(zip(shape, pairs, strict=True)):
             filled, inner = (slice(None),) * axis, self.inner[axis + 1 :]
@@ -124,18 +124,18 @@ def _reversed_slice(begin: int, end: int) -> slice:
 
 
 class Pad(PadAxes, recordable=True, rowwise=True):
-    """Padding: more elements around images (n, C, height, width) or series (n, C, length).
+    """Padding: extra elements around images (n, C, height, width) or series (n, C, length).
 
-    They are added along all axes from 2 on. `widths` is how many on each side, or a pair for each of these axes:
-    `((top, bottom), (left, right))`. The new elements are
+    They are added along all axes from axis 2 on. `widths` is their number on each side, or a pair for each of these
+    axes: `((top, bottom), (left, right))`. The new elements are
 
     - "zero": 0,
     - "reflect": the mirror image of x, without the element at the edge: 3 2 | 1 2 3 | 2 1,
     - "replicate": the element at the edge: 1 1 | 1 2 3 | 3 3.
 
     dx is dy without the new elements. Elements that were copied get the gradients of their copies as well. Raise
-    ValueError for another mode, a width below 0, another number of axes, and for nothing to copy along an axis of
-    length 0.
+    ValueError for an unknown mode, a width below 0, the wrong number of axes, and an axis of length 0 with nothing to
+    copy.
     """
 
     modes: ClassVar[dict[str, str]] = {"zero": "constant", "reflect": "reflect", "replicate": "edge"}
@@ -169,7 +169,7 @@ class Pad(PadAxes, recordable=True, rowwise=True):
 
 
 def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: float = 0.0) -> Tensor:
-    """x with elements before and after it along its axes, as `numpy.pad`.
+    """Return x with extra elements before and after it along its axes, like `numpy.pad`.
 
     `pad_width` is an integer, a pair (before, after), a pair for each axis, or a dict of axes with integers or pairs.
     The new elements are
@@ -178,8 +178,8 @@ def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: floa
     - "reflect": the mirror image of x, without the element at the edge: 3 2 | 1 2 3 | 2 1,
     - "edge": the element at the edge: 1 1 | 1 2 3 | 3 3.
 
-    Raise ValueError for another mode, a width below 0, widths that do not fit the axes, and for nothing to copy along
-    an axis of length 0.
+    Raise ValueError for an unknown mode, a width below 0, widths that do not fit the axes, and an axis of length 0 with
+    nothing to copy.
     """
     x = as_tensor(x)
     if isinstance(pad_width, Mapping):

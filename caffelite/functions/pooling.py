@@ -1,6 +1,6 @@
 """Pooling and upsampling of images (n, C, H, W) and series (n, C, L).
 
-Kernels take windows as pairs, for rows and columns: a series is an image of height 1.
+Kernels take windows as pairs, for rows and columns, and treat a series as an image of height 1.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Window = tuple[int, ...]  # a length along rows and one along columns
 
 
 class Pool(Function):
-    """The base of all pools: each window of an image or a series becomes one number, channel by channel."""
+    """The base of all pools: in each channel, each window of an image or a series becomes one number."""
 
-    ceil = False  # whether a last window may go beyond the pads
+    ceil = False  # whether the last window may extend beyond the pads
 
     def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
         self.kernel_size = check_integers(f"{type(self).__name__}: kernel_size", kernel_size, len(self.axes))
@@ -61,10 +61,10 @@ class Pool(Function):
         if not self.ceil:
             return span // stride + 1
         last = -(-span // stride)
-        return last if last * stride >= length + padding else last + 1  # it has to begin before the pads
+        return last if last * stride >= length + padding else last + 1  # it must start before the pads
 
     def windows(self) -> tuple[Window, Window, Window]:
-        """Kernel size, stride and padding as kernels take them, for rows and columns."""
+        """Return the kernel size, stride and padding for rows and columns, as kernels take them."""
         if len(self.axes) == 2:
             return self.kernel_size, self.stride, self.padding
         return (1, *self.kernel_size), (1, *self.stride), (0, *self.padding)
@@ -93,16 +93,16 @@ class MaxPool(Pool, recordable=True, rowwise=True):
 
 
 class MaxPool1d(MaxPool, recordable=True, rowwise=True):
-    """Max pooling: y[i] = the largest element of window i of x, by channel; NaN if the window has one. x (n, C, L).
+    """Max pooling: y[i] = the largest element of window i of x, by channel; NaN if it contains one. x (n, C, L).
 
-    dx = Σ dy over the windows in which the element is the largest: the first of equals, or the first NaN. Pads are
-    never the largest. The windows have `kernel_size` elements and begin `stride` elements apart (default: side by
-    side), the first one `padding` before the first element. No window goes beyond the pads after the last element:
+    dx = Σ dy over the windows in which the element is the largest: the first one in a tie, or the first NaN. Pads are
+    never the largest. The windows have `kernel_size` elements and start `stride` elements apart (by default side by
+    side), the first one `padding` elements before x. No window extends beyond the pads after x:
 
         length of y = ⌊(length of x + 2 padding − kernel_size) / stride⌋ + 1
 
-    With `ceil`, the quotient is rounded up: a last window may go beyond the pads, if it begins before them. y and dx
-    have the memory order of x. Raise ValueError for windows larger than x with its pads, and for pads of more than
+    With `ceil`, the quotient is rounded up: the last window may extend beyond the pads if it starts before them. y and
+    dx have x's memory order. Raise ValueError if a window is larger than x with its pads, and if `padding` is more than
     half a window.
     """
 
@@ -110,10 +110,10 @@ class MaxPool1d(MaxPool, recordable=True, rowwise=True):
 
 
 class MaxPool2d(MaxPool, recordable=True, rowwise=True):
-    """Max pooling: y[i, j] = the largest element of a window of x, by channel; NaN if it has one. x (n, C, H, W).
+    """Max pooling: y[i, j] = the largest element of a window of x, by channel; NaN if it contains one. x (n, C, H, W).
 
-    As `MaxPool1d`, along rows and along columns: `kernel_size`, `stride` and `padding` are integers, or pairs for rows
-    and columns. The first of equals is the first one row by row.
+    Like `MaxPool1d`, but along rows and columns: `kernel_size`, `stride` and `padding` are integers, or pairs for rows
+    and columns. In a tie, the first element row by row counts as the largest.
     """
 
     axes = "HW"
@@ -134,7 +134,7 @@ class AvgPool(Pool, recordable=True, rowwise=True):
 class AvgPool1d(AvgPool, recordable=True, rowwise=True):
     """Average pooling: y[i] = the mean of window i of x, channel by channel; pads count as zeros. x (n, C, L).
 
-    dx = Σ dy / kernel_size over the windows that an element is in. The windows are the same as in `MaxPool1d`.
+    dx = Σ dy / kernel_size over the windows that an element is in. The windows are as in `MaxPool1d`.
     """
 
     axes = "L"
@@ -143,8 +143,7 @@ class AvgPool1d(AvgPool, recordable=True, rowwise=True):
 class AvgPool2d(AvgPool, recordable=True, rowwise=True):
     """Average pooling: y[i, j] = the mean of a window of x, channel by channel; pads count as zeros. x (n, C, H, W).
 
-    dx = Σ dy / (elements of a window) over the windows that an element is in. The windows are the same as in
-    `MaxPool2d`.
+    dx = Σ dy / (elements of a window) over the windows that an element is in. The windows are as in `MaxPool2d`.
     """
 
     axes = "HW"
@@ -165,7 +164,7 @@ class GlobalPool(Function):
         self.axis = axis
 
     def axes(self, ndim: int) -> tuple[int, ...]:
-        """Return the axes that are pooled: by default all after the channels."""
+        """Return the axes to pool: by default all axes after the channels."""
         return tuple(range(2, ndim)) if self.axis is None else normalize_axes(self.axis, ndim)
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -182,7 +181,7 @@ class GlobalPool(Function):
         return tuple([n for i, n in enumerate(shape) if i not in axes])
 
     def _keep(self, x: np.ndarray) -> Any:
-        """Keep x with all places on one axis behind the channels. Return the shape of y."""
+        """Keep x, with all positions on one axis after the channels. Return the shape of y."""
         y_shape: Any = self.output_shape(x.shape)
         axes = self.axes(x.ndim)
         self.order = (*[i for i in range(x.ndim) if i not in axes], *axes)
@@ -196,23 +195,23 @@ class GlobalPool(Function):
         return dy.reshape(*self.x.shape[:2], 1)
 
     def _restore(self, dx: np.ndarray) -> np.ndarray:
-        """Return dx, which has the shape that `_keep` gave x, with the axes of x."""
+        """Return dx, which has the shape that `_keep` gave x, in the shape of x."""
         return dx.reshape(self.shape).transpose(np.argsort(self.order))
 
     def windows(self) -> tuple[Window, Window, Window]:
-        """Kernel size, stride and padding of the one window."""
+        """Return the kernel size, stride and padding of the one window."""
         return (1, self.x.shape[2]), (1, 1), (0, 0)
 
     __repr__ = repr_with_arguments
 
 
 class GlobalAvgPool(GlobalPool, recordable=True, rowwise=True):
-    """Global average pooling: y (n, C) = the mean of all elements of x (n, C, …) in a channel. dx = dy / their number.
+    """Global average pooling: y (n, C) = the mean of each channel's elements in x (n, C, …). dx = dy / their number.
 
-    `axis`, one or a tuple, are other axes to take the mean over: `GlobalAvgPool(axis=1)` takes sequences (n, length,
-    features), such as those from an Embedding, and y is (n, features).
+    `axis`, an integer or a tuple, chooses other axes to average over: `GlobalAvgPool(axis=1)` takes sequences (n,
+    length, features), such as those from an Embedding, and y is (n, features).
 
-    Raise ValueError for x without positions, (n, C), and for channels without elements.
+    Raise ValueError if x has no positions, (n, C), or its channels have no elements.
     """
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -224,10 +223,10 @@ class GlobalAvgPool(GlobalPool, recordable=True, rowwise=True):
 
 
 class GlobalMaxPool(GlobalPool, recordable=True, rowwise=True):
-    """Global max pooling: y (n, C) = the largest element of x (n, C, …) in a channel; NaN if the channel has one.
+    """Global max pooling: y (n, C) = the largest element of each channel in x (n, C, …); NaN if it contains one.
 
-    dx = dy where the element is the largest (the first of equals, or the first NaN), and 0 elsewhere. `axis` and errors
-    are as in `GlobalAvgPool`.
+    dx = dy where the element is the largest (the first one in a tie, or the first NaN), and 0 elsewhere. `axis` and
+    errors are as in `GlobalAvgPool`.
     """
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -242,8 +241,8 @@ class GlobalMaxPool(GlobalPool, recordable=True, rowwise=True):
 class Upsample(Function, recordable=True, rowwise=True):
     """Repeats each element in a block: y[i, j] = x[⌊i / scale⌋, ⌊j / scale⌋]. dx = Σ dy over the block.
 
-    x (n, C, H, W), or (n, C, L); `scale` is an integer or, for images, a pair for rows and columns. y and dx have the
-    memory order of x. Raise ValueError for x of other axes, and for a y that no memory holds.
+    x (n, C, H, W), or (n, C, L); `scale` is an integer or, for images, a pair for rows and columns. y and dx have x's
+    memory order. Raise ValueError if x has other axes, or if y would not fit into any memory.
     """
 
     def __init__(self, scale: Any) -> None:

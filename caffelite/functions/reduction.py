@@ -20,7 +20,7 @@ Axis = int | tuple[int, ...] | None
 
 
 class Reduction(Function):
-    """A Function over `axis`: one, a tuple of them, or all (None); with `keepdims` they stay, of length 1."""
+    """A Function over `axis`: one, a tuple of them, or all (None); `keepdims` keeps them, with length 1."""
 
     def __init__(self, axis: Axis = None, keepdims: bool = False) -> None:
         self.axis, self.keepdims = axis, keepdims
@@ -58,7 +58,7 @@ class Sum(Reduction, recordable=True):
 
 
 class Mean(Sum, recordable=True):
-    """y = the mean of x over `axis`; ValueError for a mean of no elements."""
+    """y = the mean of x over `axis`; ValueError if there are no elements."""
 
     def scale(self, x: np.ndarray) -> float:
         count: int = math.prod(x.shape[i] for i in self.axes(x.ndim))
@@ -68,9 +68,9 @@ class Mean(Sum, recordable=True):
 
 
 class Max(Reduction, recordable=True):
-    """y = the largest x over `axis`, NaN where one is; ties give the gradient to the first, in C order.
+    """y = the largest x over `axis`, or NaN if there is one; in a tie, the first in C order gets the gradient.
 
-    ValueError for the largest of no elements.
+    ValueError if there are no elements.
     """
 
     def forward(self, x: np.ndarray) -> np.ndarray:
@@ -83,7 +83,7 @@ class Max(Reduction, recordable=True):
 
 
 class Min(Reduction, recordable=True):
-    """y = the smallest x over `axis`, as `Max`."""
+    """y = the smallest x over `axis`, like `Max`."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.shape = x.shape
@@ -95,7 +95,7 @@ class Min(Reduction, recordable=True):
 
 
 class Prod(Reduction, recordable=True):
-    """y = Π x over `axis`; 1 of no elements. dx is dy times the product of the other elements, also if x has zeros."""
+    """y = Π x over `axis`; 1 for no elements. dx is dy times the product of the other elements, even if x has zeros."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x = x
@@ -150,7 +150,7 @@ class Std(Var, recordable=True):
 
 
 class LogSumExp(Reduction, recordable=True):
-    """y = log Σ exp x over `axis`; −inf of no elements. dx = dy exp(x − y), the softmax. No exponential overflows."""
+    """y = log Σ exp x over `axis`; −inf for no elements. dx = dy exp(x − y), the softmax. No exponential overflows."""
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x = x
@@ -184,7 +184,7 @@ class CumSum(Function, recordable=True):
         return kernels.cumsum(*self.elements(dy), reverse=True).reshape(self.shape)
 
     def elements(self, x: np.ndarray) -> tuple[np.ndarray, int]:
-        """Return the elements to sum, and along which axis."""
+        """Return the elements to sum, and the axis to sum them along."""
         return (reshape_array(x, (x.size,)), 0) if self.axis is None else (x, self.axis)
 
     def __repr__(self) -> str:
@@ -217,7 +217,7 @@ def prod(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 def var(x: Any, axis: Any = None, keepdims: bool = False, ddof: float = 0) -> Tensor:
-    """Return the variance over `axis`, Σ (x − mean)² / (n − ddof): one, a tuple of them, or all (None)."""
+    """Return the variance, Σ (x − mean)² / (n − ddof), over `axis`: one, a tuple of them, or all (None)."""
     return Var(axis, keepdims, ddof).apply_once(as_tensor(x))
 
 
@@ -232,21 +232,21 @@ def logsumexp(x: Any, axis: Any = None, keepdims: bool = False) -> Tensor:
 
 
 def cumsum(x: Any, axis: int | None = None) -> Tensor:
-    """Return the sums of the first 1, 2, … elements along `axis`. If it is None, of all elements, in one axis."""
+    """Return the sums of the first 1, 2, … elements along `axis`. If it is None, x is one vector."""
     return CumSum(axis).apply_once(as_tensor(x))
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
-    """Return the place of the largest element along `axis`, or in C order among all (None): an array of int64.
+    """Return the index of the largest element along `axis`, or in C order among all (None): an array of int64.
 
-    It is the first of equal ones, or the first NaN. A place has no gradient. Raise ValueError if there are no
-    elements.
+    In a tie it is the first such index; if there are NaNs, that of the first NaN. An index has no gradient. Raise
+    ValueError if there are no elements.
     """
     return _arg_extremum(kernels.largest, "argmax", x, axis, keepdims)
 
 
 def argmin(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
-    """Return the place of the smallest element along `axis`, as `argmax`."""
+    """Return the index of the smallest element along `axis`, like `argmax`."""
     return _arg_extremum(kernels.smallest, "argmin", x, axis, keepdims)
 
 

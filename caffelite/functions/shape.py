@@ -31,7 +31,7 @@ class ToShape(Function, recordable=True):
         (shape,) = input_shapes
         count = math.prod(n for n in shape if n is not None)
         known_count = math.prod(n for n in self.shape if n != -1)
-        rest = None if None in shape else count // max(known_count, 1)  # the length that −1 means
+        rest = None if None in shape else count // max(known_count, 1)  # the length that −1 stands for
         y = tuple([rest if n == -1 else n for n in self.shape])
         if None not in (*shape, *y) and math.prod(n for n in y if n is not None) != count:
             raise ValueError(self._describe_misfit(shape))
@@ -81,7 +81,7 @@ class Reshape(Function, recordable=True, rowwise=True):
         return (shape[0], *[(None if count is None else count // known_count) if n == -1 else n for n in self.shape])
 
     def is_rowwise(self) -> bool:
-        return super().is_rowwise() and self.shape != ()  # Softmax may take an axis of numbers for one of classes
+        return super().is_rowwise() and self.shape != ()  # Softmax may mistake an axis of numbers for the classes
 
     def forward(self, x: np.ndarray) -> np.ndarray:
         self.x_shape = x.shape
@@ -96,7 +96,7 @@ class Reshape(Function, recordable=True, rowwise=True):
 
 
 class Flatten(Reshape, recordable=True, rowwise=True):
-    """Each row of x (n, …) as a vector, y (n, k). A view if it can be one."""
+    """Each row of x (n, …) as a vector, y (n, k). A view if possible."""
 
     def __init__(self) -> None:
         super().__init__(-1)
@@ -106,12 +106,12 @@ class Flatten(Reshape, recordable=True, rowwise=True):
 
 
 def as_rows(x: Any) -> Any:
-    """x (…, k) as rows (n, k), a view if the memory allows it. A matrix and sparse rows stay as they are."""
+    """Return x (…, k) as rows (n, k), a view if the memory allows it. Matrices and sparse rows stay as they are."""
     return x if x.ndim == 2 else reshape_array(x, (-1, x.shape[-1]))
 
 
 def restore_axes(rows: np.ndarray, lengths: tuple[int, ...]) -> np.ndarray:
-    """Rows (n, k) as (*lengths, k), which undoes `as_rows`."""
+    """Return rows (n, k) as (*lengths, k), which undoes `as_rows`."""
     return rows if len(lengths) == 1 else rows.reshape(*lengths, rows.shape[-1])
 
 
@@ -160,7 +160,7 @@ class Flip(Function, recordable=True):
         return dy[self.reversing_index(dy.ndim)]
 
     def reversing_index(self, ndim: int) -> tuple[slice | EllipsisType, ...]:
-        """Return the index that reverses the axes; of no axes, the whole array."""
+        """Return the index that reverses the axes; without axes, it takes the entire array."""
         axes = normalize_axes(self.axis, ndim)
         return (*[slice(None, None, -1 if i in axes else None) for i in range(ndim)], ...)
 
@@ -171,7 +171,7 @@ class Flip(Function, recordable=True):
 class Roll(Function, recordable=True):
     """x with its elements moved along axes: y[(i + shift) mod n] = x[i] along an axis of length n.
 
-    Each of `shifts` is for the axis at the same place in `axes`.
+    Each of `shifts` belongs to the axis at the same position in `axes`.
     """
 
     def __init__(self, shifts: Sequence[int], axes: Sequence[int]) -> None:
@@ -196,7 +196,7 @@ class Roll(Function, recordable=True):
         return roll_array(dy, {axis: dy.shape[axis] - shift for axis, shift in self.moves(dy.shape).items()})
 
     def moves(self, shape: tuple[int, ...]) -> dict[int, int]:
-        """How far elements move, 1 … n − 1, by axis. Other axes are left out."""
+        """Return how far elements move, 1 … n − 1, by axis. Axes without a move are left out."""
         total = dict.fromkeys(range(len(shape)), 0)
         for axis, shift in zip(self.axes, self.shifts, strict=True):
             (i,) = normalize_axes(axis, len(shape))
@@ -208,7 +208,7 @@ class Roll(Function, recordable=True):
 
 
 def roll_array(x: np.ndarray, moves: dict[int, int]) -> np.ndarray:
-    """Return a copy of x, its elements moved by 1 … n − 1 places along these axes: in blocks, two along each axis."""
+    """Return a copy of x with its elements moved by 1 … n − 1 places along these axes, in two blocks along each."""
     y = kernels.output(x.shape, native_dtype(x))
     parts = []
     for axis, n in enumerate(x.shape):
@@ -221,7 +221,7 @@ def roll_array(x: np.ndarray, moves: dict[int, int]) -> np.ndarray:
 
 
 class Repeat(Function, recordable=True):
-    """x with each element along an axis several times:  dx = Σ dy over its repetitions."""
+    """x with each element repeated along an axis:  dx = Σ dy over its repetitions."""
 
     def __init__(self, repeats: int, axis: int) -> None:
         self.repeats, self.axis = repeats, axis
@@ -254,19 +254,19 @@ class Repeat(Function, recordable=True):
 
 
 def reshape(x: Any, *shape: Any) -> Tensor:
-    """Return the elements of x, in order, in another shape, given as numbers or as a tuple."""
+    """Return the elements of x, in order, in another shape, given as numbers or a tuple."""
     return ToShape(*_as_integers(shape)).apply_once(as_tensor(x))
 
 
 def transpose(x: Any, *axes: Any) -> Tensor:
-    """x with its axes in another order, given as numbers or as a tuple; reversed without them."""
+    """Return x with its axes in the order given, as numbers or a tuple, or by default reversed. A view."""
     return Transpose(*axes).apply_once(as_tensor(x))
 
 
 def squeeze(x: Any, axis: Any = None) -> Tensor:
-    """x without axes of length 1: one, a tuple of them, or all (None). A view.
+    """Return x without axes of length 1: one, a tuple of them, or all (None). A view.
 
-    Raise ValueError for an axis of another length, and for one that x does not have.
+    Raise ValueError for an axis that is not of length 1, or that x does not have.
     """
     x = as_tensor(x)
     axes = [i for i, n in enumerate(x.shape) if n == 1] if axis is None else normalize_axes(axis, x.ndim)
@@ -276,9 +276,9 @@ def squeeze(x: Any, axis: Any = None) -> Tensor:
 
 
 def expand_dims(x: Any, axis: int | tuple[int, ...]) -> Tensor:
-    """x with new axes of length 1: one, or a tuple of them, at these places in the result. A view.
+    """Return x with new axes of length 1: one, or a tuple of them, at these positions in the result. A view.
 
-    Raise ValueError for a place that the result does not have, and for one that comes twice.
+    Raise ValueError for a position that the result does not have, or that occurs twice.
     """
     x = as_tensor(x)
     axes = to_integers("expand_dims", axis)
@@ -296,11 +296,11 @@ def flip(x: Any, axis: Any = None) -> Tensor:
 
 
 def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
-    """x with its elements moved by `shift` places along `axis`, round and round.
+    """Return x with its elements moved by `shift` places along `axis`, wrapping around.
 
-    Elements that leave at one end come in at the other. Either argument may be a tuple, as in `numpy.roll`. Without an
-    axis, x is rolled as one vector. Raise TypeError unless shifts and axes are integers. Raise ValueError for an axis
-    that x does not have, and for tuples of different lengths.
+    Elements that leave at one end re-enter at the other. Either argument may be a tuple, as in `numpy.roll`. With
+    axis=None, x is rolled as one vector. Raise TypeError unless shifts and axes are integers. Raise ValueError for an
+    axis that x does not have, and for tuples of different lengths.
     """
     x = as_tensor(x)
     if axis is None:
@@ -313,10 +313,10 @@ def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
 
 
 def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
-    """x with each element along an axis several times, one after the other.
+    """Return x with each element repeated along an axis, next to its copies.
 
-    Without an axis, x is one vector. `repeats` is an integer, or one for each element along the axis. Raise ValueError
-    if there is another number of them, or one is negative. Raise TypeError unless they are integers.
+    With axis=None, x is one vector. `repeats` is an integer, or one for each element along the axis. Raise ValueError
+    if their number is wrong, or one is negative. Raise TypeError unless they are integers.
     """
     tensor = as_tensor(x)
     if axis is None:
@@ -335,7 +335,7 @@ def repeat(x: Any, repeats: Any, axis: int | None = None) -> Tensor:
 
 
 def _as_integers(arguments: tuple[Any, ...]) -> tuple[int, ...]:
-    """Integers that were given one by one or in one sequence."""
+    """Return integers that were given one by one or as one sequence."""
     if len(arguments) == 1 and isinstance(arguments[0], Sequence | np.ndarray):
         arguments = tuple(arguments[0])
     if any(isinstance(n, bool) for n in arguments):

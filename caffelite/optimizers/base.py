@@ -1,10 +1,10 @@
 """Optimizer: the base class of all update rules.
 
-A Model keeps its parameters side by side in one vector, and their gradients in another. So an optimizer usually makes a
+A Model keeps its parameters side by side in one vector, and their gradients in another, so an optimizer usually makes a
 single update. `Optimizer.segments` finds such neighbours, in a Model or elsewhere.
 
-The hyper-parameters, a row for each group of parameters, and the step t of a schedule are in arrays. Kernels read these
-at each step. So a step need not be recorded again if they change.
+The hyper-parameters (a row for each group of parameters) and the step t of a schedule are in arrays, which kernels read
+at each step. So a step need not be recorded again when they change.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INF = float("inf")
 
 
 class TrainingDiverged(RuntimeError):
-    """The loss or a gradient is not finite. The parameters are those from before the step. `fit` adds `history`."""
+    """The loss or a gradient is not finite. The parameters are as they were before the step. `fit` adds `history`."""
 
 
 @rename_attributes(
@@ -50,33 +50,33 @@ class Optimizer(ABC):
     parameters : iterable of Tensor, or of dict
         Dicts are groups with their own hyper-parameters, named like the constructor's arguments:
         `[{"parameters": ps, "lr": 1e-4}, {"parameters": qs}]`. Raise ValueError if there are none, or if a Tensor
-        comes twice. Raise TypeError for anything but Tensors, and for names that the rule does not have.
+        occurs twice. Raise TypeError for anything but Tensors, and for names that the rule does not have.
     lr : float or schedule
         The learning rate: a number, or a function of the step t = 0, 1 … with an attribute `steps`, such as
-        `schedules.cosine(…)`. Its values are tabulated for t = 0 … steps. Later steps have the last one. Raise
+        `schedules.cosine(…)`. Its values are tabulated for t = 0 … steps, and later steps use the last one. Raise
         ValueError if a rate is below 0 or not finite.
     **hyper : float
         Further hyper-parameters, checked like lr. Kernels read them from `self.hyper`, float64, which has a row for
-        each group, lr first.
+        each group, with lr first.
 
-    A subclass writes `step`, which changes the parameters that have a gradient, and declares what is special about its
-    hyper-parameters. Before a step, the gradients are checked. If one is not finite, the step raises
-    `TrainingDiverged`. `step(clip_norm=c)` also clips them (`clip_gradients`). After a step, schedules move on. The
-    backward of an older graph that needs the old values then raises RuntimeError.
+    A subclass implements `step`, which changes the parameters that have a gradient, and declares what is special about
+    its hyper-parameters. Each step first checks the gradients, and raises `TrainingDiverged` if one is not finite.
+    `step(clip_norm=c)` also clips them (`clip_gradients`). After a step, schedules advance, and the backward of an
+    older graph that needs the old values raises RuntimeError.
 
     `class SGD(Optimizer, recordable=True)` declares that the methods of the class compute with kernels only. Without
     it, a replay calls `step` in Python if the class overrides `step` or a method that `step` may use. If the class
-    overrides `zero_grad`, each step is recorded again, because `zero_grad` decides which gradients there are.
+    overrides `zero_grad`, each step is recorded again, because `zero_grad` decides which gradients exist.
     """
 
     recordable = False
     runs_in_python = False  # whether a replay calls `step` in Python, instead of its kernels
 
-    limits: ClassVar[dict[str, float]] = {}  # upper limits of hyper-parameters, excluded
+    limits: ClassVar[dict[str, float]] = {}  # upper limits of hyper-parameters, exclusive
     flags: ClassVar[frozenset[str]] = frozenset()  # hyper-parameters that are True or False
-    pairs: ClassVar[dict[str, tuple[str, str]]] = {}  # arguments that are two hyper-parameters, with their names
+    pairs: ClassVar[dict[str, tuple[str, str]]] = {}  # arguments that stand for two hyper-parameters, with their names
     needs: ClassVar[dict[str, str]] = {}  # {a: b}: if a is above 0, b must be too
-    # The hyper-parameters that, if above 0, change all rows of a sparse parameter. None: the rule always does.
+    # The hyper-parameters that change all rows of a sparse parameter if they are above 0. None: the rule always does.
     changes_all: ClassVar[frozenset[str] | None] = frozenset()
     nonnegative_state: ClassVar[frozenset[str]] = frozenset()  # the rule's vectors that are never below 0
 
@@ -140,11 +140,11 @@ class Optimizer(ABC):
             p.zero_grad()
 
     def clip_gradients(self, norm: float) -> None:
-        """Scale all gradients by one factor. Their norm ‖g‖ is then at most this: g ← g · min(1, norm / (‖g‖ + 10⁻⁶)).
+        """Scale all gradients to a norm ‖g‖ of at most `norm`: g ← g · min(1, norm / (‖g‖ + 10⁻⁶)).
 
-        Like PyTorch's `clip_grad_norm_`, except that ‖g‖ is summed in float64. `step(clip_norm=…)` calls this first.
-        Raise TrainingDiverged, before any write, if ‖g‖ is not finite. Raise ValueError unless norm is above 0.
-        R. Pascanu, T. Mikolov and Y. Bengio, "On the difficulty of training recurrent neural networks", ICML 2013.
+        This is like PyTorch's `clip_grad_norm_`, but sums ‖g‖ in float64. `step(clip_norm=…)` calls it first. Raise
+        TrainingDiverged, before any write, if ‖g‖ is not finite. Raise ValueError unless norm is above 0. R. Pascanu,
+        T. Mikolov and Y. Bengio, "On the difficulty of training recurrent neural networks", ICML 2013.
         """
         limit = check_positive("norm", norm)
         total_norm: Any = None
@@ -155,7 +155,7 @@ class Optimizer(ABC):
 
     @property
     def parameters(self) -> Parameters:
-        """The parameters of all groups, in the given order. Changing them raises TypeError."""
+        """The parameters of all groups, in the given order. Attempts to change this list raise TypeError."""
         return self._parameters
 
     @parameters.setter
@@ -185,7 +185,7 @@ class Optimizer(ABC):
     def lr(self) -> float:
         """The learning rate of the next step, in the first group.
 
-        Setting it, to a number or a schedule, sets it for all groups, and ends their old schedules.
+        If you set it, to a number or a schedule, it applies to all groups and ends their old schedules.
         """
         return float(self.hyper[0, 0])
 
@@ -195,9 +195,9 @@ class Optimizer(ABC):
             self._set_hyper(group, "lr", value)
 
     def scale_lr(self, factor: float, min_lr: float = 0.0) -> None:
-        """Multiply the rates of all groups, and all rates of their schedules, by a factor, but not below `min_lr`.
+        """Multiply the rates of all groups and their schedules by a factor, but not below `min_lr`.
 
-        A rate that is below `min_lr` already stays. Raise ValueError if a number is negative or not finite.
+        A rate that is already below `min_lr` stays as it is. Raise ValueError if a number is negative or not finite.
         """
         self._raise_if_recording("lr")
         factor, min_lr = check_nonnegative("factor", factor), check_nonnegative("min_lr", min_lr)
@@ -205,7 +205,7 @@ class Optimizer(ABC):
         self._schedule_state.scale(factor, min_lr)
 
     def warn_of_rates(self, steps: int | None) -> None:
-        """Warn if all rates are 0, or if a schedule ends within the next `steps` steps; None: it is unknown."""
+        """Warn if all rates are 0, or if a schedule ends within the next `steps` steps (None: unknown)."""
         if steps != 0 and not self.hyper[:, 0].any() and self._is_always_0():
             warn(
                 "the learning rate is 0, so no step changes a parameter. Set optimizer.lr, or freeze the parameters: "
@@ -221,7 +221,7 @@ class Optimizer(ABC):
         return are_0 and type(self).step.__module__.startswith("caffelite.")
 
     def _numbers(self, group: dict[str, Any]) -> dict[str, Any]:
-        """Return the hyper-parameters of a group by name, in the order that the rule's kernel needs."""
+        """Return a group's hyper-parameters by name, in the order that the rule's kernel expects."""
         numbers: dict[str, Any] = {}
         for name, value in group.items():
             if name in self.pairs:
@@ -279,12 +279,12 @@ class Optimizer(ABC):
         if kernels.recorder() is not None:
             raise TypeError(f"{name} was set inside a step that is being recorded; a replay would not repeat it")
 
-    # ---- what a rule keeps, and the state -----------------------------------------------------------------------
+    # ---- a rule's vectors, and the state ------------------------------------------------------------------------
 
     def keep(self, *names: str, **only_with: str) -> None:
-        """Keep a vector for each name, with an element for each element of the parameters, first 0 (`Segment.state`).
+        """Keep a vector for each name, with a number for each parameter element, at first 0 (`Segment.state`).
 
-        `velocity="momentum"`: keep a velocity only if the momentum of a group is above 0. Otherwise momentum cannot be
+        `velocity="momentum"` keeps a velocity only if some group's momentum is above 0. If none is, momentum cannot be
         set later.
         """
         positive_names = {name for name, values in zip(self.hyper_names, self.hyper.T, strict=True) if values.any()}
@@ -296,16 +296,16 @@ class Optimizer(ABC):
         self._clear_segments()
 
     def vectors(self) -> dict[str, np.ndarray]:
-        """Return the rule's own vectors, such as velocities, by name. They and the hyper-parameters are its state."""
+        """Return the rule's own vectors, such as velocities, by name. They and the hyper-parameters form its state."""
         arrays = (self._state_arrays or {}).items()
         return {f"{name}.{dtype.name}": rows[i] for dtype, rows in arrays for i, name in enumerate(self._state_names)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state by name, to continue the training later: numbers, and copies of arrays.
+        """Return the state by name, so that training can continue later: numbers, and copies of arrays.
 
-        The state has the hyper-parameters, the rule's vectors, and for each schedule its rates, `schedule`, and its
-        next step, `t`. With several groups, a hyper-parameter is an array with an element for each group, and the
-        schedules are `schedule.0`, `t.0` and so on.
+        The state consists of the hyper-parameters, the rule's vectors, and each schedule's rates, `schedule`, and next
+        step, `t`. With several groups, a hyper-parameter is an array with an element for each group, and the schedules
+        are `schedule.0`, `t.0` and so on.
         """
         columns = self.hyper.T.copy() if len(self.hyper) > 1 else self.hyper[0].tolist()
         state = dict(zip(self.hyper_names, columns, strict=True))
@@ -313,9 +313,9 @@ class Optimizer(ABC):
         return state | self._schedule_state.state()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take over a `state_dict`, its schedules included.
+        """Restore the state from a `state_dict`, including its schedules.
 
-        Raise ValueError, before any write, for names, sizes and values that this optimizer cannot have.
+        Raise ValueError, before changing anything, for names, sizes and values that this optimizer cannot have.
         """
         schedule_names = {name for names in self._schedule_state.names() for name in names}
         current = {name: value for name, value in self.state_dict().items() if name not in schedule_names}
@@ -351,7 +351,7 @@ class Optimizer(ABC):
             kernels.update(rule, *operands, used=segment.used_rows, is_sparse=segment.is_sparse)
 
     def segments(self) -> list[Segment]:
-        """Return the parameters that have a gradient; neighbours in memory are one segment."""
+        """Return the parameters that have a gradient. Neighbours in memory form one segment."""
         layout = [array for p in self._parameters for array in (p._data, p._present_gradient(), p._used_rows)]
         if len(layout) != len(self._layout) or not all(map(operator.is_, layout, self._layout)):
             self._layout = layout
@@ -377,7 +377,7 @@ _METHODS_OUTSIDE_STEP = {"zero_grad", "vectors", "state_dict", "load_state_dict"
 
 
 def _wrap_step(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
-    """Wrap a step: check or clip the gradients before it, and note afterwards that the parameters have changed."""
+    """Wrap a step: check or clip the gradients before it, and record afterwards that the parameters have changed."""
 
     @functools.wraps(step)
     def wrapper(self: Optimizer, *, clip_norm: float | None = None) -> None:
@@ -402,7 +402,7 @@ def _wrap_step(step: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]
 
 
 def _wrap_zero_grad(zero_grad: Callable[[Optimizer], None]) -> Callable[[Optimizer], None]:
-    """Wrap a user's zero_grad: steps with it are recorded again each time, since it may leave some gradients."""
+    """Wrap a user's zero_grad: steps with it are recorded again each time, because it may keep some gradients."""
     callback = replay_in_python(zero_grad)
 
     @functools.wraps(zero_grad)

@@ -10,7 +10,7 @@ from caffelite.core.tensor import Tensor
 
 
 class Parameters(tuple[Tensor, ...]):
-    """An optimizer's parameters, which cannot be changed: methods that would change a list raise TypeError."""
+    """An optimizer's parameters, a tuple: the methods of a list that would change it raise TypeError."""
 
     def _raise_immutable(self, *arguments: Any, **options: Any) -> NoReturn:
         raise TypeError("an optimizer's parameters cannot be changed; make another optimizer")
@@ -20,7 +20,7 @@ class Parameters(tuple[Tensor, ...]):
 
 
 class Group(Mapping[str, Any]):
-    """Parameters with their own hyper-parameters, by name: `group["lr"]`, and `group["parameters"]`.
+    """Parameters with their own hyper-parameters, by name: `group["lr"]` and `group["parameters"]`.
 
     You may set hyper-parameters at any time; they are checked like the optimizer's. `group["lr"]` is the rate of the
     next step. If you set it, to a number or a schedule, the group's old schedule ends.

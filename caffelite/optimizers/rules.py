@@ -2,7 +2,7 @@
 
 g is a parameter's gradient, w its value, λ the weight decay, and g' = g + λ w, for weights and for biases.
 
-A rule declares what is special about its hyper-parameters, and which vectors it keeps between steps; see `Optimizer`.
+A rule declares what is special about its hyper-parameters and which vectors it keeps between steps; see `Optimizer`.
 Its `step` calls a kernel, whose loop applies the rule's formula to each element. Each rule raises ValueError if a
 hyper-parameter is below 0 or not finite.
 """
@@ -24,9 +24,9 @@ class SGD(Optimizer, recordable=True):
 
         v ← μ v + g',   w ← w − lr v            (v₀ = 0)
 
-    With `nesterov`: w ← w − lr (g' + μ v), with the new v. This raises ValueError without momentum. If no group has
-    momentum at first, there is no v, and momentum cannot be set later. Sparse parameters take neither momentum nor
-    weight decay.
+    With `nesterov`: w ← w − lr (g' + μ v), with the new v. Raise ValueError if `nesterov` is set without momentum. If
+    no group has momentum at first, there is no v, and momentum cannot be set later. Sparse parameters support neither
+    momentum nor weight decay.
 
     I. Sutskever, J. Martens, G. Dahl and G. Hinton, "On the importance of initialization and momentum in deep
     learning", ICML 2013 (there the velocity includes the learning rate).
@@ -46,12 +46,12 @@ class SGD(Optimizer, recordable=True):
 
 
 class Lion(Optimizer, recordable=True):
-    """Lion: steps of one length, by the sign of a mean of the gradient, with decoupled weight decay λ.
+    """Lion: steps of equal size, from the sign of a running mean of the gradient, with decoupled weight decay λ.
 
         w ← w − lr (sign(β₁ m + (1 − β₁) g) + λ w),   m ← β₂ m + (1 − β₂) g            (m₀ = 0; both with the old m)
 
-    sign(0) is 0. A step is longer than Adam's, so lr is about a tenth of it, and λ ten times. `betas` is (β₁, β₂). In
-    `groups` and in the state, they are `beta1` and `beta2`. Raise ValueError unless 0 ≤ β < 1.
+    sign(0) is 0. Steps are larger than Adam's, so choose a tenth of Adam's lr, and ten times its λ. `betas` is (β₁,
+    β₂). In `groups` and in the state, they are `beta1` and `beta2`. Raise ValueError unless 0 ≤ β < 1.
 
     X. Chen et al., "Symbolic discovery of optimization algorithms", NeurIPS 2023.
     """
@@ -71,11 +71,11 @@ class Lion(Optimizer, recordable=True):
 
 
 class Adagrad(Optimizer, recordable=True):
-    """Adagrad: a learning rate for each element, which falls with the sum of its squared gradients.
+    """Adagrad: a learning rate for each element, which falls as the sum of its squared gradients grows.
 
         s ← s + g'²,   w ← w − lr g' / (√s + ε)            (s₀ = 0)
 
-    With ε = 0, an element whose gradient has always been 0 becomes NaN. Sparse parameters take no weight decay.
+    With ε = 0, an element whose gradient has always been 0 becomes NaN. Sparse parameters do not support weight decay.
 
     J. Duchi, E. Hazan and Y. Singer, "Adaptive subgradient methods for online learning and stochastic optimization",
     JMLR 12, 2011.
@@ -98,9 +98,9 @@ class Adadelta(Optimizer, recordable=True):
 
         v ← ρ v + (1 − ρ) g'²,   d = g' √(u + ε) / √(v + ε),   u ← ρ u + (1 − ρ) d²,   w ← w − lr d    (v₀ = u₀ = 0)
 
-    The first steps are short, about √ε. With ε = 0, nothing moves. Raise ValueError unless 0 ≤ ρ < 1.
+    The first steps are small, about √ε. With ε = 0, nothing moves. Raise ValueError unless 0 ≤ ρ < 1.
 
-    M. Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701 (with lr as PyTorch has it).
+    M. Zeiler, "ADADELTA: an adaptive learning rate method", 2012, arXiv:1212.5701 (with lr as in PyTorch).
     """
 
     limits: ClassVar[dict[str, float]] = {"rho": 1.0}
@@ -126,7 +126,7 @@ class RMSProp(Optimizer, recordable=True):
     gradient has always been 0 becomes NaN. Raise ValueError unless 0 ≤ α < 1.
 
     T. Tieleman and G. Hinton, "Lecture 6.5 – RMSProp", Coursera: Neural networks for machine learning, 2012 (with
-    momentum as PyTorch has it).
+    momentum as in PyTorch).
     """
 
     limits: ClassVar[dict[str, float]] = {"alpha": 1.0}
@@ -150,17 +150,17 @@ class RMSProp(Optimizer, recordable=True):
 
 
 class Adam(Optimizer, recordable=True):
-    """Adam: a learning rate for each element, from running means of its gradient and of the gradient's square.
+    """Adam: a learning rate for each element, from running means of its gradient and squared gradient.
 
         m ← β₁ m + (1 − β₁) g',   v ← β₂ v + (1 − β₂) g'²            (m₀ = v₀ = 0)
         w ← w − lr m̂ / (√v̂ + ε),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
 
-    t is counted for each parameter separately. It is the number of steps in which the parameter had a gradient, so the
-    number of gradients in the means m and v. With ε = 0, an element whose gradient has always been 0 becomes NaN.
-    `betas` is (β₁, β₂). In `groups` and in the state, they are `beta1` and `beta2`. Raise ValueError unless 0 ≤ β < 1.
+    t is counted separately for each parameter. It is the number of steps in which the parameter had a gradient, and
+    thus the number of gradients in the means m and v. With ε = 0, an element whose gradient has always been 0 becomes
+    NaN. `betas` is (β₁, β₂). In `groups` and in the state, they are `beta1` and `beta2`. Raise ValueError unless 0 ≤ β
+    < 1.
 
-    In a sparse parameter, m, v and w change only in the rows that were used, as in PyTorch's SparseAdam. A sparse
-    parameter takes no weight decay.
+    In a sparse parameter, m, v and w change only in the rows used, as in PyTorch's SparseAdam. Weight decay must be 0.
 
     D. Kingma and J. Ba, "Adam: a method for stochastic optimization", ICLR 2015.
     """
@@ -199,8 +199,8 @@ class AdamW(Adam, recordable=True):
 
         w ← w − lr λ w − lr m̂ / (√v̂ + ε)            (with g instead of g')
 
-    Everything not mentioned is as in `Adam`. I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", ICLR
-    2019 (with the learning rate in the decay, as PyTorch has it).
+    Everything else is as in `Adam`. I. Loshchilov and F. Hutter, "Decoupled weight decay regularization", ICLR 2019
+    (with the learning rate in the decay, as in PyTorch).
     """
 
     rule: ClassVar[str] = "adamw"  # the formula above, for each element: `adamw` in _kernels/loops/update.pyx
@@ -223,7 +223,7 @@ class NAdam(Adam, recordable=True):
         μₜ = β₁ (1 − 0.96^(t ψ) / 2),   πₜ = μ₁ μ₂ … μₜ            (ψ is `momentum_decay`)
         w ← w − lr m̂ / (√v̂ + ε),   m̂ = μₜ₊₁ m / (1 − πₜ₊₁) + (1 − μₜ) g' / (1 − πₜ)
 
-    m, v, v̂ and everything not mentioned are as in `Adam`, but parameters cannot be sparse.
+    m, v, v̂ and everything else are as in `Adam`, but parameters cannot be sparse.
 
     T. Dozat, "Incorporating Nesterov momentum into Adam", ICLR 2016 workshop (the formulas are PyTorch's).
     """

@@ -3,7 +3,7 @@
 A schedule s is a function of the step t, counted from 0, with an attribute `steps`. s(0) … s(steps) are its rates, and
 s(steps) is the rate of every later step. With a warm-up, the first `warmup` steps have the rates lr (t + 1) / warmup.
 
-The table of a schedule without an end has a rate for each `every` steps, down to 0, and begins with −every.
+The table of an endless schedule has one rate per `every` steps, down to 0, and begins with −every.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ __all__ = ["cosine", "exponential", "linear", "one_cycle", "steps"]
 
 
 class Schedule:
-    """A schedule: a call with a step, from 0 on, returns that step's rate. ValueError unless all are finite."""
+    """A schedule: call it with a step, from 0 on, to get that step's rate. ValueError unless all are finite."""
 
     def __init__(self, text: str, rates: np.ndarray) -> None:
         if not np.isfinite(rates).all():
@@ -41,10 +41,10 @@ class Schedule:
 
 
 def cosine(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
-    """Half a cosine from lr down to `end`, after the warm-up: s = end + (lr − end) (1 + cos π p) / 2.
+    """Return half a cosine from lr to `end`, after the warm-up: s = end + (lr − end) (1 + cos π p) / 2.
 
-    p = (t − warmup) / (steps − warmup) goes from 0 to 1. Raise ValueError if a rate is below 0 or not finite, and
-    unless 0 ≤ warmup < steps.
+    p = (t − warmup) / (steps − warmup) goes from 0 to 1. Raise ValueError if a rate is below 0 or not finite, or unless
+    0 ≤ warmup < steps.
 
     I. Loshchilov and F. Hutter, "SGDR: stochastic gradient descent with warm restarts", ICLR 2017.
     """
@@ -52,12 +52,12 @@ def cosine(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule
 
 
 def linear(lr: float, steps: int, warmup: int = 0, end: float = 0.0) -> Schedule:
-    """Return a line from lr to `end`, after the warm-up: s = end + (lr − end) (1 − p). p, errors: as in `cosine`."""
+    """Return a line from lr to `end`, after the warm-up: s = end + (lr − end) (1 − p). p and errors: see `cosine`."""
     return _warmup_schedule("linear", lr, steps, warmup, end, lambda p: 1 - p)
 
 
 def exponential(lr: float, steps: int, end: float) -> Schedule:
-    """From lr to `end`, by the same factor at every step: s = lr (end / lr)^(t / steps).
+    """Go from lr to `end` by the same factor at every step: s = lr (end / lr)^(t / steps).
 
     Raise ValueError unless lr and `end` are above 0.
     """
@@ -72,8 +72,8 @@ def exponential(lr: float, steps: int, end: float) -> Schedule:
 def steps(lr: float, steps: int | None = None, every: Any = None, factor: Any = None) -> Schedule:
     """Multiply the rate by `factor` after every `every` steps: s = lr factor^⌊t / every⌋.
 
-    Give `every` and `factor`. After `steps` steps, the rate stays; without `steps`, it falls without an end. Raise
-    ValueError for a factor above 1, or very close to 1, without `steps`.
+    Always give `every` and `factor`. After `steps` steps, the rate stays; without `steps`, it keeps falling. Raise
+    ValueError if there are no `steps` and the factor is above 1 or very close to it.
     """
     lr, factor = check_nonnegative("lr", lr), check_nonnegative("factor", factor)
     every = check_positive_integer("every", every, math.inf)
@@ -87,7 +87,7 @@ def steps(lr: float, steps: int | None = None, every: Any = None, factor: Any = 
 
 
 def _count_drops(lr: float, factor: float) -> int:
-    """Return the number of rates lr factorⁿ until they are 0, or 1 if they do not change."""
+    """Return how many rates lr factorⁿ there are before they reach 0, or 1 if they do not change."""
     if factor > 1:
         raise ValueError(
             f"steps: a rate that grows needs the number of steps, steps(lr, steps, …), got factor {factor:g}"
@@ -101,7 +101,7 @@ def _count_drops(lr: float, factor: float) -> int:
 
 
 def one_cycle(lr: float, steps: int) -> Schedule:
-    """Up from lr / 25 to lr in the first 30 % of the steps, then down to lr / 250,000, in half cosines.
+    """Rise from lr / 25 to lr in the first 30 % of the steps, then fall to lr / 250,000, along half cosines.
 
     The last step, t = steps − 1, has the lowest rate, as in PyTorch's OneCycleLR. L. N. Smith and N. Topin,
     "Super-convergence: very fast training of neural networks using large learning rates", 2017.
@@ -118,7 +118,8 @@ def one_cycle(lr: float, steps: int) -> Schedule:
 def _warmup_schedule(
     name: str, lr: float, steps: int, warmup: int, end: float, shape: Callable[[np.ndarray], np.ndarray]
 ) -> Schedule:
-    """Return the schedule with a warm-up and then a shape: the rate is lr if the shape is 1, and `end` if it is 0."""
+    """Return a schedule with a warm-up and then a shape. The rate is lr where the shape is 1, and `end` where it is
+    0."""
     t, lr, end = _step_range(steps), check_nonnegative("lr", lr), check_nonnegative("end", end)
     if isinstance(warmup, bool) or not isinstance(warmup, int | np.integer):
         raise TypeError(f"warmup must be an integer, got {warmup!r}")
@@ -131,7 +132,7 @@ def _warmup_schedule(
 
 
 def _step_range(steps: int) -> np.ndarray:
-    """0 … steps, in float64."""
+    """Return 0 … steps, in float64."""
     return np.arange(check_positive_integer("steps", steps) + 1, dtype=np.float64)
 
 
@@ -139,7 +140,7 @@ def _step_range(steps: int) -> np.ndarray:
 
 
 def has_end(rates: np.ndarray) -> bool:
-    """Return whether a table has the rate of each step, up to a last one."""
+    """Return whether a table has a rate for each step, up to a last one."""
     return bool(rates[0] >= 0)
 
 
@@ -150,12 +151,12 @@ def find_rate(rates: np.ndarray, t: int) -> float:
 
 
 def scale_rates(rates: np.ndarray, factor: float, min_lr: float) -> None:
-    """Multiply rates by a factor, in place, but no rate that is above `min_lr` falls below it."""
+    """Multiply rates by a factor, in place, without letting any rate above `min_lr` fall below it."""
     rates[...] = np.where(rates > 0, np.maximum(rates * factor, np.minimum(rates, min_lr)), rates)
 
 
 def tabulate(schedule: Any) -> np.ndarray:
-    """Return a schedule's rates, s(0) … s(steps). TypeError if it is not a schedule, ValueError for a wrong rate."""
+    """Return a schedule's rates, s(0) … s(steps). TypeError if it is not a schedule, ValueError for an invalid rate."""
     if isinstance(schedule, Schedule):
         return schedule.rates
     if not callable(schedule) or not hasattr(schedule, "steps"):
@@ -179,7 +180,7 @@ def to_writeable(value: Any) -> Any:
 class ScheduleState:
     """The schedules that an optimizer's groups follow, each with its next step."""
 
-    # Recordings watch these attributes as an Optimizer's, because a recorded step depends on the schedules.
+    # Recordings watch these attributes like an Optimizer's, because a recorded step depends on the schedules.
     not_recorded: frozenset[str] = frozenset()
     runs_in_python = False
 
@@ -208,7 +209,7 @@ class ScheduleState:
             entry[1][0] = -1
 
     def names(self) -> list[tuple[str, str]]:
-        """Return the names in a state of each group's rates and next step."""
+        """Return, for each group, the names of its rates and its next step in a state."""
         count = len(self._rates_and_t)
         return [("schedule", "t")] if count == 1 else [(f"schedule.{i}", f"t.{i}") for i in range(count)]
 
@@ -221,7 +222,7 @@ class ScheduleState:
         return state
 
     def read(self, state: dict[str, Any]) -> list[tuple[np.ndarray, int] | None]:
-        """Return the rates and the next step of each group in a state. Raise ValueError unless they are a schedule."""
+        """Return the rates and the next step of each group in a state. ValueError unless they form a schedule."""
         return [_read_schedule(state, *names) for names in self.names()]
 
     def load(self, schedules: list[tuple[np.ndarray, int] | None]) -> None:
@@ -260,7 +261,7 @@ class ScheduleState:
         return None
 
     def make_end_warning(self) -> Callable[[], None] | None:
-        """Return a function to call between steps, which warns once if a schedule has ended at 0. None: none can."""
+        """Return a function to call between steps, which warns once if a schedule has ended at 0. None if none can."""
         open_entries = [
             f for f in self._rates_and_t if f and f[0].any() and f[0][-1] == 0 and 0 <= f[1][0] < len(f[0]) - 1
         ]
@@ -281,7 +282,7 @@ class ScheduleState:
                 kernels.follow(hyper[group], *entry)
 
 
-Followed = ScheduleState  # its name in pickles of older versions
+Followed = ScheduleState  # its name in pickles from older versions
 
 
 def _read_schedule(state: dict[str, Any], schedule: str, t: str) -> tuple[np.ndarray, int] | None:

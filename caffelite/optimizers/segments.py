@@ -1,4 +1,4 @@
-"""Segments: parameters that are neighbours in memory. An optimizer updates them together."""
+"""Segments: parameters that are neighbours in memory, which an optimizer updates together."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Segment(NamedTuple):
     gradient: np.ndarray
     state: np.ndarray | None  # this segment's part of the rule's vectors, one row each
     hyper: np.ndarray
-    # The gradient's rows that may not be 0, if the parameter notes them. Such a parameter is a segment of its own.
+    # The gradient's rows that may not be 0, if the parameter keeps a list. Such a parameter is its own segment.
     used_rows: np.ndarray | None
     is_sparse: bool  # whether only the used rows change
     start: int  # the position of its first element among all elements of its dtype
@@ -33,8 +33,8 @@ def find_segments(
 ) -> list[Segment]:
     """Collect the parameters that have a gradient, and join those that are neighbours in memory.
 
-    `group_indices` has the group of each parameter, which is its row of `hyper`. `vectors` are the rule's for each
-    dtype, as rows.
+    `group_indices` has the group of each parameter, which is its row in `hyper`. `vectors` are the rule's, as rows, for
+    each dtype.
     """
     segments: list[Segment] = []
     position = dict.fromkeys(FLOATS, 0)
@@ -58,7 +58,7 @@ def find_segments(
 
 
 def join_views(a: np.ndarray, b: np.ndarray) -> np.ndarray | None:
-    """Return the vector of a and b together, if b follows a in the same memory, otherwise None."""
+    """Return the vector of a and b together if b follows a in the same memory, otherwise None."""
     if a.base is None or a.base is not b.base or a.base.ndim != 1 or not a.base.flags.c_contiguous:
         return None
     origin, start_a, start_b = (array.__array_interface__["data"][0] for array in (a.base, a, b))

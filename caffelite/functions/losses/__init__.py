@@ -1,4 +1,4 @@
-"""The losses: for classes, for numbers, for distributions, of a function, and of several outputs."""
+"""The losses: for classes, numbers and distributions, from a function, and for several outputs."""
 
 from caffelite.functions.losses.base import Penalized
 from caffelite.functions.losses.classification import CrossEntropyLoss, FocalLoss, HingeLoss, SigmoidLoss, SoftmaxLoss

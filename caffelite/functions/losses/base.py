@@ -1,6 +1,6 @@
 """The base of the losses: Functions of scores and targets that return the mean loss over the rows, 0-d.
 
-Weights of the rows may be a third input; the loss is then Σ w l / Σ w. Targets and weights have no gradient.
+The rows' weights w may be a third input; the loss is then Σ w l / Σ w. Targets and weights have no gradient.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ __all__ = ["Penalized"]
 
 
 class Loss(Function, recordable=True):
-    """The base of all losses. It checks the targets, computes the mean of the rows' losses, and goes back from it.
+    """The base of all losses. It checks the targets, computes the mean of the rows' losses, and back-propagates it.
 
     A loss has three methods. `convert_targets` makes arrays of targets. `losses` computes the loss of each row.
     `gradient` computes the gradient of the scores from the gradient of the mean.
 
-    After `forward`, `value` is the mean, 0-d. If rows have weights w, `weight` is their sum Σ w, 0-d, and `row_weights`
-    (n,) are w / Σ w. Otherwise both are None. The mean of an epoch is computed from the steps' values and weights.
+    After `forward`, `value` is the mean, 0-d. If the rows have weights w, `weight` is their sum Σ w, 0-d, and
+    `row_weights` (n,) is w / Σ w. Otherwise both are None. An epoch's loss is the mean of the steps' values.
     """
 
     value: np.ndarray | None = None
     weight: np.ndarray | None = None
     row_weights: np.ndarray | None = None
-    ignore: int | None = None  # a label that counts nowhere
-    threshold: float | None = 0.5  # of single scores: class 1 is above it. None: the loss does not say
+    ignore: int | None = None  # a label that does not count
+    threshold: float | None = 0.5  # for single scores: class 1 is above it. None: the loss does not define one
 
     @abstractmethod
     def convert_targets(self, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
@@ -58,11 +58,11 @@ class Loss(Function, recordable=True):
         """Return the gradient of the scores, given the gradient of the mean."""
 
     def check_targets(self, targets: Any, scores_shape: Shape) -> None:
-        """Raise unless these targets go with scores of this shape, in which None is any length."""
+        """Raise unless these targets fit scores of this shape, in which None is any length."""
         self.convert_targets(targets, scores_shape)
 
     def link(self, scores: Any) -> np.ndarray:
-        """Return the predictions that scores stand for, by default the scores themselves."""
+        """Return the predictions that the scores stand for, by default the scores themselves."""
         return as_real(scores, None, f"{self!r}.link")
 
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
@@ -88,7 +88,7 @@ class Loss(Function, recordable=True):
         self.value = self.weight = self.row_weights = None
         targets = self.convert_targets(targets, scores.shape, scores.dtype)
         if kernels.recorder() is None:  # a recorded step has its own targets
-            targets = targets.copy()  # backward then reads the same targets as forward
+            targets = targets.copy()  # so that backward reads the same targets as forward
         weights = None if weights is None else as_weights(repr(self), weights, scores)
         losses = self.losses(scores, targets)
         if weights is None and self.ignore is None:
@@ -110,7 +110,7 @@ class Loss(Function, recordable=True):
 
 
 def _weighted_mean(losses: np.ndarray, weights: np.ndarray | None, labels: np.ndarray, ignore: int | None) -> Any:
-    """Return the mean of the losses, the weight of each in it, and the sum of the weights. Rows may weigh nothing."""
+    """Return the mean of the losses, the weight of each loss in it, and the sum of the weights. Weights may be 0."""
     raise_error = functools.partial(raise_all_ignored, ignore) if weights is None else raise_bad_weights
     counted_labels = None if ignore is None else labels
     return kernels.weighted_mean(losses, weights, counted_labels, ignore, raise_error, not current_shard().is_whole)
@@ -135,8 +135,8 @@ def use_kernels(kernel: Compute, gradient_kernel: Compute) -> tuple[Compute, Com
 class PointwiseLoss(Loss, recordable=True):
     """A mean over the rows of the mean over a row's elements of f(s, t).
 
-    Scores s have any shape (n, …), targets t the same, or (n,) for scores (n, 1). The gradient is dy f'(s, t) / (n k)
-    for n rows of k elements, or dy f'(s, t) w / (k Σ w) if the rows have weights w.
+    Scores s have any shape (n, …), targets t the same shape, or (n,) for scores (n, 1). The gradient is dy f'(s, t) /
+    (n k) for n rows of k elements, or dy f'(s, t) w / (k Σ w) if the rows have weights w.
     """
 
     def output_shape(self, *input_shapes: Shape) -> Shape:
@@ -150,7 +150,7 @@ class PointwiseLoss(Loss, recordable=True):
         return numbers
 
     def check_values(self, targets: np.ndarray) -> None:
-        """Raise unless these targets are in the loss's range."""
+        """Raise unless these targets are in the range that the loss allows."""
 
 
 @rename_attributes(penalized="penalized_parameters")
@@ -184,7 +184,7 @@ class Penalized(Function, recordable=True):
 
     @property
     def link(self) -> Any:
-        """The `link` of the loss: it makes predictions of scores."""
+        """The `link` of the loss, which turns scores into predictions."""
         return self.loss.link
 
     def rows(self, outputs: Any, targets: Any) -> np.ndarray:
@@ -216,5 +216,5 @@ class Penalized(Function, recordable=True):
 
 
 def unwrap_penalized(loss: Any) -> Any:
-    """Return the loss in a Penalized, any other loss itself."""
+    """Return the loss inside a Penalized, or the loss itself if it is not one."""
     return loss.loss if isinstance(loss, Penalized) else loss

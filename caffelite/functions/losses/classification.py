@@ -1,4 +1,4 @@
-"""Losses of classes: one label for each row, or 0 and 1 for each output."""
+"""Losses for classes: one label for each row, or 0 or 1 for each output."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = ["CrossEntropyLoss", "FocalLoss", "HingeLoss", "SigmoidLoss", "Softmax
 
 
 class LabelLoss(Loss, recordable=True):
-    """A loss of scores (n, C), and one integer label of 0 … C − 1 for each row."""
+    """A loss of scores (n, C) and integer labels, one of 0 … C − 1 for each row."""
 
     allow_nd = False  # whether scores may be (n, …, C), and labels (n, …)
 
@@ -46,15 +46,15 @@ class SoftmaxLoss(LabelLoss, recordable=True):
         p = softmax(s),  y = −mean log p[i, label i],  ds = dy (p − onehot) / n
 
     Scores s are (n, C) and unnormalised (logits). Targets are (n,) integers in 0 … C − 1. `probabilities` (n, C) are
-    the last forward's. Bad labels raise ValueError or TypeError, naming the first bad row and the allowed range.
-    `cl.CrossEntropyLoss` is another name of this class.
+    those of the last forward. Bad labels raise ValueError or TypeError, naming the first bad row and the allowed range.
+    `cl.CrossEntropyLoss` is another name for this class.
 
     Scores may be (n, …, C) with labels (n, …). The mean is then over the labels, each with the weight of its row.
-    Labels equal to `ignore` do not count. If all labels are, `forward` raises ValueError.
+    Labels equal to `ignore` do not count. If all are ignored, `forward` raises ValueError.
 
-    Targets may also be floats t of the scores' shape, with probabilities in each row: y = −mean Σ t log p. A ValueError
-    names the first row with a value below 0, or with a sum that differs from 1 by more than 1e-3. With
-    `label_smoothing` e, t (the one-hot labels, too) becomes (1 − e) t + e / C.
+    Targets may also be floats t of the scores' shape, the probabilities of the classes: y = −mean Σ t log p. A
+    ValueError names the first row with a value below 0, or with a sum that differs from 1 by more than 1e-3. With
+    `label_smoothing` e, t (or a one-hot label) becomes (1 − e) t + e / C.
 
     C. Bishop, "Pattern Recognition and Machine Learning", 2006, section 4.3.4; C. Szegedy et al., "Rethinking the
     inception architecture for computer vision", CVPR 2016, section 7.
@@ -95,7 +95,7 @@ class SoftmaxLoss(LabelLoss, recordable=True):
 
     @property
     def probabilities(self) -> np.ndarray | None:
-        """The softmax of the scores that the last forward got, or None if it failed."""
+        """The softmax of the last forward's scores, or None if it failed."""
         return None if self.value is None else self.p
 
     def __repr__(self) -> str:
@@ -108,11 +108,11 @@ CrossEntropyLoss = SoftmaxLoss  # the name that most learners know
 
 
 class FocalLoss(LabelLoss, recordable=True):
-    """The focal loss: cross-entropy with less weight for well classified rows,  y = −mean (1 − q)ᵞ log q, q = p[label].
+    """The focal loss: cross-entropy with less weight for well-classified rows,  y = −mean (1 − q)ᵞ log q, q = p[label].
 
     p = softmax(s). ds = dy f (p − onehot) / n,  f = (1 − q)ᵞ − γ q (1 − q)^(γ−1) log q. With γ = 0 it is `SoftmaxLoss`.
-    Scores s (n, …, C), labels (n, …) integers in 0 … C − 1. Bad labels raise as for `SoftmaxLoss`, γ below 0 raises
-    ValueError.
+    Scores s (n, …, C), labels (n, …) integers in 0 … C − 1. Bad labels raise the same errors as in `SoftmaxLoss`; γ
+    below 0 raises ValueError.
 
     T. Lin et al., "Focal loss for dense object detection", ICCV 2017.
     """
@@ -145,7 +145,7 @@ class HingeLoss(LabelLoss, recordable=True):
     """The multi-class hinge loss, the mean of yᵢ = Σⱼ max(0, sᵢⱼ − sᵢ,label + margin) over the other classes j.
 
     dsᵢⱼ = dy / n if sᵢⱼ − sᵢ,label + margin > 0, else 0;  dsᵢ,label = −Σⱼ dsᵢⱼ. Scores s (n, C), labels (n,) integers
-    in 0 … C − 1. Bad labels raise as for `SoftmaxLoss`.
+    in 0 … C − 1. Bad labels raise the same errors as in `SoftmaxLoss`.
 
     J. Weston and C. Watkins, "Support vector machines for multi-class pattern recognition", ESANN 1999.
     """
@@ -168,9 +168,9 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
     """The binary cross-entropy loss, from scores:  y = mean −w t log p − (1 − t) log(1 − p),  p = sigmoid(s).
 
     ds = dy ((1 + (w − 1) t) p − w t) / (n k) for n rows of k elements. Scores s have any shape (n, …). Targets t have
-    the same shape, with values 0 … 1 (also bools and integers). For scores (n, 1) they may be (n,). w is `pos_weight`,
-    1 by default: one number, or for scores (n, …, C) an array (C,) with one for each output. If targets are out of
-    range or NaN, a ValueError names the first bad row.
+    the same shape, with values from 0 to 1 (bools and integers, too). For scores (n, 1) they may be (n,). w is
+    `pos_weight`, 1 by default: one number, or for scores (n, …, C) an array (C,) with one for each output. If targets
+    are out of range or NaN, a ValueError names the first bad row.
     """
 
     threshold = 0.0
@@ -198,7 +198,7 @@ class SigmoidLoss(PointwiseLoss, recordable=True):
         check_fractions(targets)
 
     def link(self, scores: Any) -> np.ndarray:
-        """Return the probabilities of 1, sigmoid(scores)."""
+        """Return the probabilities of class 1, sigmoid(scores)."""
         return kernels.sigmoid(super().link(scores))
 
     def losses(self, scores: np.ndarray, targets: np.ndarray) -> np.ndarray:

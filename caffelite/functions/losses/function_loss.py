@@ -27,7 +27,7 @@ class FunctionLoss(Function, recordable=True):
 
     @classmethod
     def from_function(cls, function: Callable[..., Tensor]) -> FunctionLoss:
-        """Return the loss of this function. It is always the same object, so its recorded steps can be used again."""
+        """Return the loss of this function, always the same object, so that its recorded steps can be reused."""
         loss = cls._cache.get(id(function))
         if loss is None:
             loss = cls._cache[id(function)] = cls(function)
@@ -59,7 +59,7 @@ class FunctionLoss(Function, recordable=True):
         return getattr(self.function, "__qualname__", repr(self.function))
 
 
-OwnLoss = FunctionLoss  # its name in pickles of older versions
+OwnLoss = FunctionLoss  # its name in pickles from older versions
 
 
 def as_loss(loss: Any) -> Function:
@@ -75,7 +75,7 @@ def as_loss(loss: Any) -> Function:
 
 
 def check_argument_order(argument: str, function: Callable[..., Any]) -> None:
-    """Raise TypeError if a loss or metric names its first parameter y_true: it would get the outputs there."""
+    """Raise TypeError if a loss or metric calls its first parameter y_true, because it would get the outputs there."""
     names: list[str] = []
     with contextlib.suppress(TypeError, ValueError):  # compiled code may have no signature
         names = list(inspect.signature(function).parameters)

@@ -1,4 +1,4 @@
-"""Losses of outputs that describe a distribution of the targets: its quantiles, its rate, its mean and deviation."""
+"""Losses of outputs that describe the targets' distribution: its quantiles, its rate, or its mean and deviation."""
 
 from __future__ import annotations
 
@@ -20,12 +20,11 @@ __all__ = ["GaussianLoss", "PoissonLoss", "QuantileLoss"]
 class QuantileLoss(Loss, recordable=True):
     """The quantile or pinball loss, of quantiles q:  y = mean (q d if d ≥ 0, else (q − 1) d),  d = t − s.
 
-    Output sᵢⱼ becomes the quantile qⱼ of the targets: a share qⱼ of them is below it. Outputs s are (n, k) for k
+    Output sᵢⱼ learns the quantile qⱼ of the targets: a fraction qⱼ of them is below it. Outputs s are (n, k) for k
     quantiles, targets t are (n,) or (n, 1), and the mean is over rows and quantiles. A row may have several targets,
     such as the next h values of a series. Then t is (n, h) and s is (n, h, k).
 
-    dsᵢⱼ = dy / (n k) times −qⱼ if d > 0, 1 − qⱼ if d < 0, and 0 if d = 0. Raise ValueError unless all quantiles are
-    above 0 and below 1.
+    dsᵢⱼ = dy / (n k) times −qⱼ if d > 0, 1 − qⱼ if d < 0, and 0 if d = 0. Raise ValueError unless 0 < q < 1.
 
     R. Koenker and G. Bassett, "Regression quantiles", Econometrica 46, 1978.
     """

@@ -1,4 +1,4 @@
-"""Losses of a model with several outputs: a loss for each output and its target."""
+"""Losses for a model with several outputs: one loss for each output and its target."""
 
 from __future__ import annotations
 
@@ -48,17 +48,17 @@ class Losses(Function, recordable=True):
     Parameters
     ----------
     losses : list of Functions or callables (outputs, targets) -> Tensor
-        One for each output. Weights of the rows, if there are any, are given to each of them.
+        One for each output. If the rows have weights, each loss gets them.
     weights : list of numbers, optional
         The weight wᵢ of each loss in the sum: 0 or more, 1 by default.
 
-    `fit` measures each loss, too. Beside `loss`, the history has `loss_0`, `loss_1`, …, which are not weighted. The
-    model returns a tuple of outputs, and y is a tuple of targets. A penalty is a part of one of the losses:
+    `fit` also measures each loss: besides `loss`, the history has `loss_0`, `loss_1`, …, which are not weighted. The
+    model returns a tuple of outputs, and y is a tuple of targets. A penalty belongs to one of the losses:
     `Losses([Penalized(l1, …), l2])`.
 
-    Raise TypeError for anything but losses, and ValueError without losses, for another number of weights, and for
-    weights that are negative or not finite. `forward` raises ValueError for another number of outputs or targets, and
-    names the target, as `y[1]`, in the errors of its loss.
+    Raise TypeError for anything but losses. Raise ValueError if there are no losses, or if the weights are too few, too
+    many, negative or not finite. `forward` raises ValueError if the number of outputs or targets is wrong. Errors of a
+    loss name its target, such as `y[1]`.
     """
 
     value: np.ndarray | None = None  # the sum
@@ -80,7 +80,7 @@ class Losses(Function, recordable=True):
 
     @classmethod
     def get_cached(cls, losses: Sequence[Any]) -> Losses:
-        """Return the sum of these losses, always as the same object. Its recorded steps can then be used again."""
+        """Return the sum of these losses, always the same object, so that its recorded steps can be reused."""
         key = tuple(map(id, losses))
         instance = cls._instances.get(key)
         if instance is None:
@@ -109,9 +109,9 @@ class Losses(Function, recordable=True):
         return total
 
     def check_targets(self, targets: Any, scores_shape: Any) -> None:
-        """Raise unless these targets go with outputs of these shapes. A target of None is not known yet.
+        """Raise unless these targets fit outputs of these shapes. A target of None is not known yet.
 
-        A Function of several outputs may know one shape only. Then `forward` checks the shapes.
+        A Function with several outputs may know only one shape. Then `forward` checks the shapes.
         """
         count, is_known = len(self.losses), any(isinstance(shape, tuple) for shape in scores_shape)
         shapes = scores_shape if is_known else (scores_shape,) * count
@@ -125,7 +125,7 @@ class Losses(Function, recordable=True):
 
     def forward(self, outputs: Any, targets: Any, *weights: Any) -> np.ndarray:
         self.value, pairs = None, self.pair(outputs, targets)
-        self._copies = [loss.copy() for loss in self.losses]  # the same one may be in it twice
+        self._copies = [loss.copy() for loss in self.losses]  # one loss may occur twice
         values = []
         for i, (loss, (_, scores, y)) in enumerate(zip(self._copies, pairs, strict=True)):
             with _name_target_in_errors(i, loss):

@@ -1,4 +1,4 @@
-"""Losses of numbers: squared, absolute, and in between."""
+"""Losses for numbers: squared, absolute, and in between."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["HuberLoss", "MAELoss", "MSELoss"]
 class MSELoss(PointwiseLoss, recordable=True):
     """The mean squared error, y = mean (s − t)²:  ds = dy 2 (s − t) / (n k) for n rows of k elements.
 
-    Scores s of any shape (n, …), targets t of the same; (n,) also for scores (n, 1).
+    Scores s have any shape (n, …), targets t the same shape, or (n,) for scores (n, 1).
     """
 
     losses, gradient = use_kernels(kernels.mse_loss, kernels.mse_loss_grad)
@@ -23,7 +23,7 @@ class MSELoss(PointwiseLoss, recordable=True):
 class MAELoss(PointwiseLoss, recordable=True):
     """The mean absolute error, y = mean |s − t|:  ds = dy sign(s − t) / (n k) for n rows of k elements; 0 where s = t.
 
-    Scores s of any shape (n, …), targets t of the same; (n,) also for scores (n, 1).
+    Scores s have any shape (n, …), targets t the same shape, or (n,) for scores (n, 1).
     """
 
     losses, gradient = use_kernels(kernels.mae_loss, kernels.mae_loss_grad)
@@ -32,8 +32,8 @@ class MAELoss(PointwiseLoss, recordable=True):
 class HuberLoss(PointwiseLoss, recordable=True):
     """The Huber or smooth L1 loss: the mean of d²/2, d = s − t, or of delta (|d| − delta/2) if |d| > delta.
 
-    ds = dy clip(d, −delta, delta) / (n k) for n rows of k elements. Scores s of any shape (n, …), targets t of the
-    same; (n,) also for scores (n, 1). delta is above 0.
+    ds = dy clip(d, −delta, delta) / (n k) for n rows of k elements. Scores s have any shape (n, …), targets t the same
+    shape, or (n,) for scores (n, 1). delta is above 0.
 
     P. Huber, "Robust estimation of a location parameter", Annals of Mathematical Statistics 35, 1964.
     """

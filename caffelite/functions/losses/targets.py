@@ -1,6 +1,6 @@
-"""The targets and weights that a loss is given, checked: labels, probabilities or numbers, and weights of rows.
+"""Checks of the targets and weights that a loss gets: labels, probabilities or numbers, and weights of rows.
 
-`loss` is a name for messages. Errors name the first bad row. Kernels check the values. So a replayed step checks them
+`loss` is a name for messages. Errors name the first bad row. Kernels check the values, so a replayed step checks them
 too, and raises the same error.
 """
 
@@ -18,7 +18,7 @@ from caffelite.core.arrays import INTEGERS, as_array, as_real, find_outside, fla
 from caffelite.core.autograd import matches_shape
 from caffelite.core.function import Shape, format_shape
 
-SUM_TOLERANCE = 1e-3  # by how much the probabilities of a row may miss the sum 1
+SUM_TOLERANCE = 1e-3  # how far the sum of a row's probabilities may be from 1
 
 
 # ---- labels ---------------------------------------------------------------------------------------------------------
@@ -68,7 +68,7 @@ def check_labels_shape(loss: str, labels_shape: Shape, scores_shape: Shape) -> N
 
 
 def as_ignore_label(name: str, label: Any) -> int | None:
-    """Return the label that counts nowhere, as an int; TypeError unless it is an integer or None."""
+    """Return the label that does not count, as an int; TypeError unless it is an integer or None."""
     if label is None:
         return None
     if isinstance(label, bool) or not isinstance(label, INTEGERS):
@@ -77,7 +77,7 @@ def as_ignore_label(name: str, label: Any) -> int | None:
 
 
 def _label_type_error(loss: str, targets: Any, labels: np.ndarray, classes: int | None) -> TypeError:
-    """Return the error for targets that are not integers. It names the first, and an easy way to make labels."""
+    """Return the error for targets that are not integers. It names the first one, and an easy way to make labels."""
     row, first = find_outside(targets, 0, None if classes is None else classes - 1)
     allowed = "integer labels" if classes is None else f"integer labels in 0 … {classes - 1}"
     where = "" if row < 0 else f": {first!r} in row {row}"
@@ -96,7 +96,7 @@ def _label_type_error(loss: str, targets: Any, labels: np.ndarray, classes: int 
 def _raise_bad_label(
     classes: int, ignore: int | None, shape: tuple[Any, ...], dtype: np.dtype, labels: np.ndarray
 ) -> None:
-    """Raise ValueError for the first bad one of these labels, int64. They had this shape and dtype."""
+    """Raise ValueError for the first bad one of these int64 labels, which originally had this shape and dtype."""
     bad = ((labels < 0) | (labels >= classes)) & (True if ignore is None else labels != ignore)
     place = np.unravel_index(int(bad.argmax()), shape)
     label, where = labels.astype(dtype).reshape(shape)[place], "" if len(shape) == 1 else f", at {(*map(int, place),)},"
@@ -114,13 +114,13 @@ def _raise_bad_label(
 
 
 def are_probabilities(targets: Any, scores_shape: Shape) -> bool:
-    """Return whether targets for scores (n, …, C) are floats of as many axes: probabilities, rather than labels."""
+    """Return whether targets for scores (n, …, C) are floats with as many axes: probabilities, not labels."""
     array = _as_array(targets)
     return array.dtype.kind == "f" and array.ndim == len(scores_shape) >= 2
 
 
 def as_probabilities(loss: str, targets: Any, scores_shape: Shape, dtype: Any = None) -> np.ndarray:
-    """Probabilities of the classes, (n, …, C) as the scores, in their dtype; each row has the sum 1."""
+    """Return the probabilities of the classes, in the scores' shape (n, …, C) and dtype; each row sums to 1."""
     array = _as_real(loss, "targets", targets, dtype)
     if not matches_shape(array.shape, scores_shape) or not array.size:
         hint = "; labels are integers, (n,): np.ravel(y).astype(int)" if array.shape[1:] == (1,) else ""
@@ -143,7 +143,7 @@ def _as_rows(targets: np.ndarray) -> np.ndarray:
 
 
 def _raise_bad_row(largest: float, tolerance: float, targets: np.ndarray) -> None:
-    """Raise ValueError for the first of these rows, (n, C), that has a number out of range, or another sum than 1."""
+    """Raise ValueError for the first of these rows, (n, C), with a number out of range, or whose sum is not 1."""
     bad = ~((targets >= 0) & (targets <= largest))
     with np.errstate(invalid="ignore"):
         sums = targets.sum(axis=1, dtype=np.float64)
@@ -168,7 +168,7 @@ def _raise_bad_row(largest: float, tolerance: float, targets: np.ndarray) -> Non
 def as_numbers(
     loss: str, targets: Any, scores_shape: Shape, dtype: Any = None, expected: Shape | None = None
 ) -> np.ndarray:
-    """Numbers of the scores' shape and dtype. A last axis of 1 may be left out. `expected` is any other shape."""
+    """Return numbers in the scores' shape and dtype. A last axis of 1 may be left out. `expected` is another shape."""
     array = _as_real(loss, "targets", targets, dtype)
     if array.shape == (scores_shape if expected is None else expected):
         return array
@@ -177,7 +177,7 @@ def as_numbers(
 
 
 def check_numbers_shape(loss: str, targets_shape: Shape, scores_shape: Shape, expected: Shape | None = None) -> None:
-    """Raise ValueError unless targets have the scores' shape, maybe without a last axis of 1; None is any length.
+    """Raise ValueError unless targets have the scores' shape, with or without a last axis of 1; None is any length.
 
     `expected` is the targets' shape if it differs from the scores' shape.
     """
@@ -201,7 +201,7 @@ def check_counts(loss: str, targets: np.ndarray) -> None:
 
 
 def _raise_bad_count(loss: str, targets: np.ndarray) -> None:
-    """Raise ValueError for the first of these rows, (n, C), that has a number below 0, or one that is not finite."""
+    """Raise ValueError for the first of these rows, (n, C), with a number that is below 0 or not finite."""
     bad = ~((targets >= 0) & (targets < np.inf))
     row = int(bad.any(axis=1).argmax())
     raise ValueError(f"{loss} takes counts, 0 or more: got {targets[row, bad[row].argmax()]!s} in row {row}")
@@ -219,7 +219,7 @@ def as_weights(loss: str, weights: Any, scores: np.ndarray) -> np.ndarray:
 
 
 def raise_bad_weights(weights: np.ndarray) -> None:
-    """Raise ValueError for the first bad one of these weights, or because nothing counts."""
+    """Raise ValueError for the first bad weight, or because no row counts."""
     bad = ~((weights >= 0) & np.isfinite(weights))
     if bad.any():
         row = int(bad.argmax())
@@ -228,7 +228,7 @@ def raise_bad_weights(weights: np.ndarray) -> None:
 
 
 def raise_all_ignored(ignore: int | None, labels: np.ndarray) -> None:
-    """Raise ValueError because nothing counts."""
+    """Raise ValueError because no label counts."""
     raise ValueError(f"all {labels.size} labels are {ignore}, the label to ignore: there is no mean")
 
 
@@ -236,7 +236,7 @@ def raise_all_ignored(ignore: int | None, labels: np.ndarray) -> None:
 
 
 def _as_array(targets: Any) -> np.ndarray:
-    """Targets as an array. An array stays as it is, because the arrays of a recorded step have a type of their own."""
+    """Return targets as an array. Arrays stay as they are, since those of a recorded step have their own type."""
     return targets if isinstance(targets, np.ndarray) else as_array(targets, "targets")
 
 
