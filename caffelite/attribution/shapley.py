@@ -1,22 +1,21 @@
-"""Shapley values of the columns of rows, by enumeration of all coalitions, or by random permutations.
+"""Shapley values of the columns of rows, by enumerating all coalitions or by random permutations.
 
 Let f be the model, x a row, and b a background row. For a coalition S of columns, the mixed row has x's values in the
 columns of S, and b's values in all others. v(S) is the mean of f(mixed row) over the background rows. The contribution
-of a column is its Shapley value: how much v rises when the column joins, as a mean over all orders in which the columns
+of a column is its Shapley value: how much v rises when the column joins, averaged over all orders in which the columns
 may join. So the contributions add up to v(all columns) − v(no column) = f(x) − base.
 
 Design:
 
 (a) Mixed rows are rows of one batch. Their outputs come from `predict`, which replays kernels.
-(b) If the columns are few, all coalitions are enumerated. The result has no sampling error.
-(c) Otherwise columns join in random orders. An order and its reverse together give the exact values of every model
-    without interactions of three or more columns (antithetic pairs).
-(d) Each background row is used equally often, so the base is the mean over exactly these rows.
-(e) Shapley values are linear in the model. If it is a mean of nets, each net has its own orders. For the price of one
-    evaluation of eight nets, there are eight orders. This lowers the variance about fivefold.
-(f) Each net and background row has two independent pairs of orders in a round. The difference of both is the standard
-    error: it does not count the spread over background rows, which is exact.
-(g) All rows have the same orders. So a row has the same result alone and among others.
+(b) If there are few columns, all coalitions are enumerated, so there is no sampling error. (c) Otherwise columns join
+in random orders. An order and its reverse together (an antithetic pair) give the exact values of every model without
+interactions of three or more columns. (d) All background rows are used equally often, so the base is the mean over
+exactly these rows. (e) Shapley values are linear in the model. If it is a mean of nets, each net has its own orders:
+evaluating eight nets once gives eight orders for the price of one. This lowers the variance about fivefold. (f) Each
+net and background row has two independent pairs of orders in a round. Their difference gives the standard error, which
+does not include the spread over background rows, since these are all used. (g) All rows share the same orders, so a row
+has the same result alone or among others.
 
 E. Strumbelj and I. Kononenko, "An efficient explanation of individual classifications using game theory", JMLR 2010.
 R. Mitchell, J. Cooper, E. Frank and G. Holmes, "Sampling permutations for Shapley value estimation", JMLR 2022.
@@ -35,12 +34,12 @@ from caffelite.core.arrays import make_rng
 Inputs = tuple[np.ndarray, ...]
 
 MAX_ROUNDS = 4  # of two pairs of orders for each background row and net
-TOLERANCE = 0.01  # the standard error of a row at which sampling ends, relative to the spread of the outputs
+TOLERANCE = 0.01  # sampling of a row ends at this standard error, relative to the spread of the outputs
 BLOCK_SIZE = 1 << 17  # elements of the mixed rows that are made at once
 
 
 class ShapleyValues(NamedTuple):
-    """Contributions and their standard errors, (n, columns, outputs) each, with base (outputs,) and outputs."""
+    """Contributions and their standard errors, each (n, columns, outputs), with base (outputs,) and outputs."""
 
     values: np.ndarray
     errors: np.ndarray
@@ -75,7 +74,7 @@ class Game:
         self.background_outputs = [function(background) for function in functions]
 
     def column_values(self) -> list[np.ndarray]:
-        """Return the values (n,) of each column in the rows. Of several features, it takes the first."""
+        """Return the values (n,) of each column in the rows. If it has several features, the first one counts."""
         values = {
             i: x
             for rows, owner in zip(self.rows, self.owners, strict=True)
@@ -84,7 +83,7 @@ class Game:
         return [values[i] for i in range(self.columns)]
 
     def mix(self, rows: np.ndarray, background: slice, is_in: np.ndarray) -> Inputs:
-        """Return each of these rows mixed with each background row, by coalitions is_in (walks, m, steps, columns).
+        """Return each of these rows mixed with each background row by coalitions, is_in (walks, m, steps, columns).
 
         m is the number of background rows, or 1 if all have the same coalitions.
         """
@@ -98,7 +97,7 @@ class Game:
 
 
 def shapley_values(game: Game, seed: Any) -> ShapleyValues:
-    """Return the contributions of all columns to all outputs. They are exact if the columns are few."""
+    """Return the contributions of all columns to all outputs, exact ones if there are few columns."""
     enumerates = 2**game.columns <= 4 * MAX_ROUNDS * game.columns
     values, errors = enumerate_coalitions(game) if enumerates else sample_permutations(game, seed)
     base = np.mean([outputs.mean(axis=0) for outputs in game.background_outputs], axis=0)
@@ -106,7 +105,7 @@ def shapley_values(game: Game, seed: Any) -> ShapleyValues:
 
 
 def enumerate_coalitions(game: Game) -> tuple[np.ndarray, np.ndarray]:
-    """Return the contributions from all 2^columns coalitions, and errors of 0."""
+    """Return the contributions from all 2^columns coalitions, with errors of 0."""
     d, m, n = game.columns, len(game.background[0]), len(game.rows[0])
     codes = np.arange(2**d)
     is_in = (codes[:, None] >> np.arange(d) & 1).astype(bool)
@@ -123,7 +122,7 @@ def enumerate_coalitions(game: Game) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _coalition_weights(is_in: np.ndarray) -> np.ndarray:
-    """Return the matrix (columns, coalitions) that makes contributions of the values of coalitions.
+    """Return the matrix (columns, coalitions) that turns the values of coalitions into contributions.
 
     `is_in` is (coalitions, d) for d columns. A column joins a coalition S with weight |S|! (d − 1 − |S|)! / d!.
     """
@@ -136,8 +135,8 @@ def _coalition_weights(is_in: np.ndarray) -> np.ndarray:
 def sample_permutations(game: Game, seed: Any) -> tuple[np.ndarray, np.ndarray]:
     """Return the contributions from random orders of the columns, and their standard errors.
 
-    Each row gets more rounds until its standard errors are at most `TOLERANCE` of its spread. This is the standard
-    deviation of the outputs for the background rows, or the row's distance from their mean if that is larger.
+    Each row gets more rounds until its standard errors are at most `TOLERANCE` of its spread. The spread is the
+    standard deviation of the background rows' outputs, or the row's distance from their mean if that is larger.
     """
     rng = make_rng("seed", seed)
     outputs = np.mean(game.background_outputs, axis=0)
@@ -164,8 +163,8 @@ def _add_round(
 ) -> None:
     """Add the contributions of function k from two orders for each background row, and from the reverse orders.
 
-    `places` (2, m, columns) is the place of each column in an order. `totals` get the mean of both orders, `squares`
-    the variance of this mean. `active` are the numbers of the rows.
+    `places` (2, m, columns) is the position of each column in an order. `totals` gets the mean of both orders, and
+    `squares` the variance of this mean. `active` holds the rows' indices.
     """
     d, m = game.columns, len(game.background[0])
     walks = np.concatenate([places, d - 1 - places])
@@ -188,8 +187,8 @@ def _add_round(
 def _walk(game: Game, k: int, rows: np.ndarray, background: slice, places: np.ndarray) -> np.ndarray:
     """Return the outputs of function k as columns join, one after the other: (rows, walks, background, 1 + d, outputs).
 
-    places (walks, background, d) is the place of each column. The first outputs belong to the background rows, and the
-    last to the rows.
+    `places` (walks, background, d) is the position of each column. The first outputs belong to the background rows, and
+    the last to the rows.
     """
     d = game.columns
     first, last = game.background_outputs[k][background], game.row_outputs[k][rows]

@@ -1,1 +1,1 @@
-"""Data on their way to a model: mini-batches, frames, sources that are read block by block, augmentation, datasets."""
+"""Data on its way to a model: mini-batches, frames, sources read block by block, augmentation, datasets."""

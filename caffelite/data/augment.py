@@ -1,14 +1,14 @@
-"""Augmentation: random changes of images that keep what they show. For `DataGenerator(transform=)`.
+"""Augmentation: random changes to images that keep what they show, for `DataGenerator(transform=)`.
 
     data = cl.DataGenerator(x, y, transform=[cl.augment.flip(), cl.augment.rotate(15)], seed=0)
 
 Each augmentation is a callable (x, y) -> (x, y). x are images (n, C, H, W) or (n, H, W), float32 or float64. An
-augmentation returns a new array, and y as it is; only `mixup` and `cutmix` change y. It raises ValueError for another
-number of axes and for shapes such as (n, 28, 28, 3), whose channels are last, and TypeError for another dtype.
+augmentation returns a new array, and y unchanged; only `mixup` and `cutmix` change y. It raises ValueError for any
+other number of axes and for shapes such as (n, 28, 28, 3), with channels last, and TypeError for other dtypes.
 
-The change of an image depends only on the generator's seed, the epoch, the batch, the image's row, and how many
-augmentations of the batch came before. So it is the same for any number of threads, and an augmentation that you add at
-the end does not change the others. An augmentation gets seed and batch from the generator that runs in the same thread.
+The change to an image depends only on the generator's seed, the epoch, the batch, the image's row, and how many
+augmentations of the batch came before. So it is the same for any number of threads, and adding an augmentation at the
+end does not affect the others. An augmentation gets seed and batch from the generator that runs in the same thread.
 Outside a transform, it takes a seed from the operating system.
 """
 
@@ -41,7 +41,7 @@ _key: ContextVar[np.ndarray | None] = ContextVar("caffelite.augment", default=No
 
 
 class augmentation_key:
-    """Inside, augmentations are drawn from this seed for this batch."""
+    """Inside, augmentations draw from this seed for this batch."""
 
     def __init__(self, seed: int, batch: int) -> None:
         self.key = np.array([seed, batch, 0], np.int64)
@@ -57,12 +57,12 @@ class augmentation_key:
 class Augmentation:
     """A random change of images, `change(x, key, *arguments)`: a transform of a DataGenerator.
 
-    `key` are the int64 numbers (seed, batch, how many augmentations of the batch came before).
+    `key` holds the int64 numbers (seed, batch, how many augmentations of the batch came before).
     """
 
     def __init__(self, name: str, change: Callable[..., Any], *arguments: Any, needs_images: bool = True) -> None:
         self.name, self.change, self.arguments = name, change, arguments
-        self.needs_images = needs_images  # otherwise of any rows
+        self.needs_images = needs_images  # otherwise any rows will do
 
     def __call__(self, x: np.ndarray, y: Any) -> tuple[np.ndarray, Any]:
         if not isinstance(x, np.ndarray):
@@ -93,15 +93,15 @@ class Augmentation:
 
 
 def shift(pixels: int) -> Augmentation:
-    """Move each image by whole pixels, −pixels … pixels down and to the right. Zeros fill the gap.
+    """Move each image by a random number of pixels, −pixels … pixels down and to the right. Zeros fill the gap.
 
-    All moves are equally likely. Raise ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
+    All shifts are equally likely. Raise ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
     """
     return Augmentation("shift", kernels.shift, check_positive_integer("shift: pixels", pixels, MAX_PIXELS))
 
 
 def flip() -> Augmentation:
-    """Mirror each image, left to right, with probability 1/2."""
+    """Mirror each image left to right with probability 1/2."""
     return Augmentation("flip", kernels.flip)
 
 
@@ -109,8 +109,8 @@ def cutout(size: int) -> Augmentation:
     """Set a square of size × size pixels to 0, in all channels, around a random pixel of each image.
 
     All pixels are equally likely. If the square crosses the border, only the part inside is set. If the size is even,
-    the pixel is the one below and to the right of the middle. Raise ValueError or TypeError unless size is an integer
-    from 1 to 2³¹ − 1.
+    the pixel is the one below and to the right of the square's centre. Raise ValueError or TypeError unless size is an
+    integer from 1 to 2³¹ − 1.
 
     T. DeVries and G. W. Taylor, "Improved regularization of convolutional neural networks with cutout",
     arXiv:1708.04552, 2017.
@@ -119,28 +119,28 @@ def cutout(size: int) -> Augmentation:
 
 
 def crop(size: int | tuple[int, int], padding: int = 0) -> Augmentation:
-    """Cut a window of this size, (height, width) or one integer for both, out of each image at a random place.
+    """Cut a window of this size, (height, width) or one integer for both, out of each image at a random position.
 
-    Before that, `padding` lines of zeros are added on all four sides. All places are equally likely. The new images are
-    (n, C, *size). To predict, cut the middle out yourself: `crop(28)` of 32 × 32 pixels goes with `x[..., 2:30, 2:30]`.
+    First, `padding` lines of zeros are added on all four sides. All positions are equally likely. The new images are
+    (n, C, *size). To predict, crop the centre yourself: `x[..., 2:30, 2:30]` matches `crop(28)` of 32 × 32 pixels.
 
-    Raise ValueError or TypeError unless size and padding are integers below 2³¹, size from 1 and padding from 0 on.
-    Later, raises ValueError if the window is larger than the images with their padding.
+    Raise ValueError or TypeError unless size and padding are integers below 2³¹, with size ≥ 1 and padding ≥ 0. The
+    augmentation raises ValueError if the window is larger than the images with their padding.
     """
     height, width = check_integers("crop: size", size, 2, max_value=MAX_PIXELS)
     (around,) = check_integers("crop: padding", padding, 1, min_value=0, max_value=MAX_PIXELS)
     return Augmentation("crop", kernels.crop, height, width, around)
 
 
-# ---- turned and scaled, between pixels ------------------------------------------------------------------------------
+# ---- rotation and scaling, with interpolation -----------------------------------------------------------------------
 
 
 def rotate(degrees: float) -> Augmentation:
-    """Turn each image about its middle by a random angle of −degrees … degrees, counter-clockwise.
+    """Rotate each image about its centre by a random angle of −degrees … degrees, counter-clockwise.
 
-    All angles are equally likely. A pixel of the new image is the bilinear interpolation of the four pixels around the
-    place that it comes from. Outside the image they are 0. Raise ValueError or TypeError unless degrees is positive
-    and finite.
+    All angles are equally likely. Each new pixel is a bilinear interpolation of the four pixels around the point it
+    comes from. Outside the image, pixels count as 0. Raise ValueError or TypeError unless degrees is positive and
+    finite.
     """
     return Augmentation("rotate", _rotate, check_positive("rotate: degrees", degrees))
 
@@ -152,10 +152,10 @@ def _rotate(x: np.ndarray, key: np.ndarray, degrees: float) -> np.ndarray:
 
 
 def zoom(factor: float) -> Augmentation:
-    """Scale each image about its middle by a random number of 1 − factor … 1 + factor; above 1 it becomes larger.
+    """Scale each image about its centre by a random number in 1 − factor … 1 + factor; above 1 it becomes larger.
 
-    All numbers are equally likely. The size in pixels stays. Interpolation is as in `rotate`. Raise ValueError or
-    TypeError unless 0 < factor < 1.
+    All numbers are equally likely. The size in pixels does not change. Interpolation is as in `rotate`. Raise
+    ValueError or TypeError unless 0 < factor < 1.
     """
     return Augmentation("zoom", _zoom, check_positive("zoom: factor", factor, 1))
 
@@ -164,11 +164,11 @@ def _zoom(x: np.ndarray, key: np.ndarray, factor: float) -> np.ndarray:
     return kernels.affine(x, np.eye(2) / (1 + factor * _uniform(x, key)[:, None, None]))
 
 
-# ---- brighter and darker --------------------------------------------------------------------------------------------
+# ---- brightness, contrast and noise ---------------------------------------------------------------------------------
 
 
 def brightness(amount: float) -> Augmentation:
-    """Add a random number of −amount … amount to each image, the same to all its pixels.
+    """Add a random number in −amount … amount to each image, the same for all its pixels.
 
     All numbers are equally likely. Pixels are not limited to a range. Raise ValueError or TypeError unless amount is
     positive and finite.
@@ -181,9 +181,9 @@ def _brighten(x: np.ndarray, key: np.ndarray, amount: float) -> np.ndarray:
 
 
 def contrast(factor: float) -> Augmentation:
-    """Multiply the contrast of each image by a random number c of its own, 1 − factor … 1 + factor.
+    """Multiply the contrast of each image by its own random number c in 1 − factor … 1 + factor.
 
-        y = m + c (x − m),  m the mean of a channel of the image
+        y = m + c (x − m),  with the mean m of each channel of the image
 
     All numbers are equally likely. Pixels are not limited to a range. Raise ValueError or TypeError unless 0 < factor
     < 1.
@@ -210,7 +210,7 @@ def _add_noise(x: np.ndarray, key: np.ndarray, std: float) -> np.ndarray:
 
 
 def _rng(key: np.ndarray) -> np.random.Generator:
-    """Return the random numbers of this augmentation of this batch."""
+    """Return the random number generator for this augmentation of this batch."""
     return np.random.default_rng(key.tolist())
 
 
@@ -220,25 +220,25 @@ def _uniform(x: np.ndarray, key: np.ndarray) -> np.ndarray:
 
 
 def _per_image(x: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """Return numbers (n,) in the dtype of the rows x, with their number of axes."""
+    """Return numbers (n,) in the dtype of the rows x, with as many axes as x."""
     return numbers.astype(native_dtype(x)).reshape(-1, *[1] * (x.ndim - 1))
 
 
-# ---- mixed in pairs -------------------------------------------------------------------------------------------------
+# ---- mixtures of pairs ----------------------------------------------------------------------------------------------
 
 
 def mixup(alpha: float = 0.2, *, classes: int | None = None) -> Augmentation:
-    """Mix each row with another row of its batch, and their targets alike:
+    """Mix each row with another row of its batch, and their targets in the same way:
 
         x ← λ x + (1 − λ) x',  y ← λ y + (1 − λ) y',  λ from the Beta distribution Beta(α, α)
 
-    The others are the rows of the batch in a random order; λ is drawn for each row. x may be any rows (n, …) of floats.
+    The partners are the batch's rows in random order, and each row has its own λ. x may be any rows (n, …) of floats.
 
-    With `classes`, y are labels (n,), integers in 0 … classes − 1. They become probabilities (n, classes), which
-    `SoftmaxLoss` takes. Without it, y are floats (n, …), such as probabilities or the targets of `MSELoss`.
+    If you give `classes`, y holds labels (n,), integers in 0 … classes − 1, which become probabilities (n, classes) for
+    `SoftmaxLoss`. Otherwise y holds floats (n, …), such as probabilities or the targets of `MSELoss`.
 
-    Raise ValueError or TypeError unless alpha is positive and finite and classes an integer from 1 on. When it is
-    called, raises TypeError for integers without `classes`, and ValueError for a label that is not one of the classes.
+    Raise ValueError or TypeError unless alpha is positive and finite and classes a positive integer. The augmentation
+    raises TypeError for integers without `classes`, and ValueError for a label that is not one of the classes.
 
     H. Zhang, M. Cisse, Y. N. Dauphin and D. Lopez-Paz, "mixup: beyond empirical risk minimization", ICLR 2018.
     """
@@ -246,12 +246,12 @@ def mixup(alpha: float = 0.2, *, classes: int | None = None) -> Augmentation:
 
 
 def cutmix(alpha: float = 1.0, *, classes: int | None = None) -> Augmentation:
-    """Replace a rectangle of each image by a rectangle of another image of its batch, and mix their targets by area:
+    """Replace a rectangle of each image with one from another image of its batch, and mix their targets by area:
 
-        y ← λ y + (1 − λ) y',  1 − λ the part of the image that was replaced
+        y ← λ y + (1 − λ) y',  1 − λ is the replaced fraction of the image
 
     The rectangle has the sides H √(1 − λ) and W √(1 − λ), rounded down to pixels, with λ from the Beta distribution
-    Beta(α, α). Its middle is a random pixel, and only its part inside the image counts. y, `classes` and errors are as
+    Beta(α, α). Its centre is a random pixel, and only the part inside the image counts. y, `classes` and errors are as
     in `mixup`.
 
     S. Yun et al., "CutMix: regularization strategy to train strong classifiers with localizable features", ICCV 2019.
@@ -262,7 +262,7 @@ def cutmix(alpha: float = 1.0, *, classes: int | None = None) -> Augmentation:
 class Mixture(Augmentation):
     """An Augmentation that mixes each row with another one, and their targets.
 
-    `change(x, partners, shares, rng)` returns mixed rows and the shares (n,) that x has in them.
+    `change(x, partners, shares, rng)` returns mixed rows and x's shares in them, (n,).
     """
 
     def __init__(
@@ -281,7 +281,7 @@ class Mixture(Augmentation):
         return mixed, _blend(targets, partners, shares)
 
     def _as_floats(self, y: Any, x: np.ndarray) -> np.ndarray:
-        """Return targets in the dtype of x, labels as probabilities of the classes."""
+        """Return targets in x's dtype, with labels as probabilities of the classes."""
         if not isinstance(y, np.ndarray):
             raise TypeError(f"{self!r} takes y, one array, got {type(y).__name__}")
         if y.shape[:1] != x.shape[:1]:
@@ -316,9 +316,9 @@ def _paste(x: np.ndarray, partners: np.ndarray, shares: np.ndarray, rng: np.rand
 
 
 def _interval(size: int, part: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return for n images which of `size` lines are in an interval around a random line: (n, size) bool.
+    """Return, for n images, which of `size` lines are in an interval around a random line: (n, size) bool.
 
-    The interval has this part (n,) of the lines, rounded down, as far as they exist.
+    The interval covers this fraction (n,) of the lines, rounded down, as far as the lines exist.
     """
     length = (size * part).astype(np.int64)[:, None]
     first = rng.integers(max(size, 1), size=(len(part), 1)) - length // 2
@@ -332,6 +332,6 @@ def _blend(a: np.ndarray, partners: np.ndarray, shares: np.ndarray) -> np.ndarra
     return kernels.add(kernels.multiply(_per_image(a, shares), a), kernels.multiply(_per_image(a, 1 - shares), rest))
 
 
-# Their names in pickles of older versions.
+# Their names in pickles from older versions.
 _rotated, _zoomed, _brightened, _contrasted, _noisy = _rotate, _zoom, _brighten, _change_contrast, _add_noise
 _mixed, _pasted = _mix, _paste

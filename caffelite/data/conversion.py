@@ -1,4 +1,4 @@
-"""Conversion of users' data, anything with rows, to the arrays, sparse rows and Sources that are used inside."""
+"""Conversion of users' data, anything with rows, to the arrays, sparse rows and Sources used internally."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INT64 = np.dtype(np.int64)
 
 
 def read(data: Any, what: str) -> Any:
-    """Return the numbers of a frame or of its column as an array, and rows of a source; everything else as it is.
+    """Return the numbers of a frame or a column as an array, and the rows of a source; everything else as it is.
 
     A source that is larger than a buffer becomes a Source, which is read later. Raise TypeError for a sparse matrix,
     because only inputs may be sparse. Raise what `frames.as_array` and `Source.read` raise.
@@ -45,16 +45,16 @@ def as_inputs(
     frame_reader: Any = None,
     column_names: ColumnNames = None,
 ) -> tuple[tuple[Any, ...], ColumnNames]:
-    """Return the inputs of a model of this dtype, x or each member of a tuple x, and the column names of frames.
+    """Return the inputs of a model of this dtype (x, or each element of a tuple x) and the column names of frames.
 
     Numbers become `dtype`. If the model takes indices, integers of any width become int64. If there are several inputs,
-    a bool one stays bool, as a mask. `frame_reader` makes the inputs of a frame, whose column names are then None.
+    a bool one stays bool, as a mask. `frame_reader` turns a frame into inputs, and its column names are then None.
     Without one, frames must have the `column_names`, unless these are None.
 
-    Raise TypeError for anything else, ValueError if `takes_indices` has another number of inputs or if names of columns
+    Raise TypeError for anything else, ValueError if `takes_indices` has another number of inputs or column names
     differ, and IndexError for an index beyond int64.
     """
-    if type(x) is np.ndarray and not takes_indices:  # the usual case, without what follows
+    if type(x) is np.ndarray and not takes_indices:  # the usual case, which needs nothing below
         return (as_real(x, dtype, name),), None
     x, names = read_frames(x, name, frame_reader, column_names)
     inputs = x if isinstance(x, tuple) else (x,)
@@ -79,19 +79,19 @@ def as_inputs(
 
 
 def tuple_hint(x: Any, what: str = "inputs") -> str:
-    """Return a hint for a list or a dict, if several inputs or targets were expected, otherwise ""."""
+    """Return a hint for a list or a dict if several inputs or targets were expected, otherwise ""."""
     return f"; several {what} are a tuple, got a {type(x).__name__}" if isinstance(x, list | Mapping) else ""
 
 
 def name_targets(y: Any, name: str = "targets") -> list[tuple[str, Any]]:
-    """Return the targets in y with their names in messages: y[0], y[1] …, or `name` for a single one."""
+    """Return the targets in y with their names in messages: y[0], y[1] …, or `name` if there is only one."""
     if not is_multi_target(y):
         return [(name, y)]
     return [(f"y[{i}]" if len(y) > 1 else name, part) for i, part in enumerate(y)]
 
 
 def as_targets(y: Any, dtype: np.dtype, name: str = "targets") -> Any:
-    """Return a target for a model of this dtype: floats converted, integers and bools unchanged, else TypeError."""
+    """Return a target for a model of this dtype: converted floats, or unchanged integers and bools; or TypeError."""
     array = read_array(y, name)
     if isinstance(array, Source):
         return array.astype(as_targets(array.empty, dtype, name).dtype)
@@ -108,10 +108,10 @@ def is_multi_target(y: Any) -> bool:
 
 
 def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_weight") -> np.ndarray:
-    """Return the weights of this number of rows in this dtype, float32 or float64, or in their own.
+    """Return the weights of this many rows in this dtype, float32 or float64, or in their own.
 
-    Raise ValueError for other shapes, and for weights that are negative or not finite: it names the first bad row.
-    Raise TypeError for anything but numbers.
+    Raise ValueError for other shapes, and for weights that are negative or not finite, naming the first bad row. Raise
+    TypeError for anything but numbers.
     """
     array = as_real(read_all(read(weights, name)), dtype, name)
     if array.shape != (rows,):
@@ -124,7 +124,7 @@ def as_weights(weights: Any, rows: int, dtype: Any = None, name: str = "sample_w
 
 
 class ClassWeights:
-    """Weights of rows by their labels y; `compute_sample_weight` has arguments and errors.
+    """Weights of rows by their labels y; see `compute_sample_weight` for arguments and errors.
 
     For "balanced", the label `ignore` does not count.
     """
@@ -153,18 +153,18 @@ class ClassWeights:
 
 
 def compute_sample_weight(class_weight: Mapping[int, float] | str, y: Any) -> np.ndarray:
-    """Return the weights of rows by their labels, (n,), as `class_weight` of `fit` makes them.
+    """Return the weights of rows by their labels, (n,), the same as `fit(class_weight=…)` uses.
 
-    A step by hand gives them to the loss: `loss(model(x), y, w)`. `DataGenerator(x, y, sample_weight=w)` has them in
-    its batches.
+    In your own training loop, pass them to the loss: `loss(model(x), y, w)`. `DataGenerator(x, y, sample_weight=w)`
+    puts them into its batches.
 
     Parameters
     ----------
     class_weight : {label: weight} or "balanced"
-        The weight of each class; 1 for all others. "balanced" is n / (number of classes · rows of the class), the
-        formula of scikit-learn.
+        The weight of each class; classes not named have weight 1. "balanced" means n / (number of classes · rows of the
+        class), as in scikit-learn.
     y : (n,) or (n, 1) integers or bool
-        The labels of all rows of the training.
+        The labels of all training rows.
 
     Raise ValueError for labels that do not occur in y, for weights that are negative or not finite, and for other
     shapes. Raise TypeError for targets that are not labels.
@@ -190,7 +190,7 @@ def to_native_integers(array: np.ndarray) -> np.ndarray:
 
 
 def count_rows(name: str, inputs: tuple[Any, ...]) -> int:
-    """Return the number of rows of all inputs; ValueError if they have none or different numbers."""
+    """Return the number of rows of all inputs; ValueError if they have none, or if their numbers differ."""
     for x in inputs:
         if x.ndim == 0 or len(x) == 0:
             raise ValueError(f"{name} has no rows: shape {x.shape}")
@@ -209,7 +209,7 @@ def read_all(data: Any) -> Any:
 
 
 def as_rows(name: str, data: Any) -> Any:
-    """Return rows as an array, sparse rows or a Source; ValueError for no rows, TypeError for Python objects."""
+    """Return rows as an array, sparse rows or a Source. ValueError if there are none, TypeError for Python objects."""
     rows = as_sparse(data, name=name) if is_sparse(data) else read_array(data, name)
     if rows.ndim == 0 or len(rows) == 0:
         raise ValueError(f"{name} has no rows: shape {rows.shape}")

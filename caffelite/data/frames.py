@@ -1,7 +1,7 @@
-"""Frames: named columns in pandas, polars, a dict, or anything that narwhals takes. Here they become arrays.
+"""Frames: named columns in pandas, polars, a dict, or anything that narwhals reads. Here they become arrays.
 
-`open_frame` lets narwhals read anything else into a table of pyarrow. Columns of narwhals have the methods of polars,
-and `find_library` returns the module with their types. This file imports no library before a frame needs it.
+`open_frame` lets narwhals read anything else into a pyarrow table. narwhals' columns have the methods of polars'
+columns, and `find_library` returns the module with their types. This file imports a library only when a frame needs it.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ ColumnNames = list[list[Any] | None] | None  # of each input; None for an input 
 
 
 class Categories(NamedTuple):
-    """A column of categories: each row's place among the names, −1 if it is missing."""
+    """A column of categories: the index of each row's name, or −1 if it is missing."""
 
     codes: np.ndarray  # (n,) integers
     names: list[Any]  # all different
 
 
 def open_frame(x: Any, what: Any) -> Any:
-    """Return a frame, or the frames in a tuple, as one of pandas, polars or narwhals, or a dict. Others stay.
+    """Open a frame, or the frames in a tuple, with pandas, polars or narwhals, or as a dict. Other values stay.
 
-    A stream is read, once and completely. TypeError, beginning with `what`, for a lazy frame.
+    A stream is read once, to its end. Raise TypeError, beginning with `what`, for a lazy frame.
     """
     if isinstance(x, tuple):
         return tuple([open_frame(a, what) for a in x])
@@ -57,22 +57,22 @@ def open_frame(x: Any, what: Any) -> Any:
 
 
 def is_frame(x: Any) -> bool:
-    """Return whether it has columns with names: a dict, a frame of a library, lazy or not, or an Arrow stream."""
-    if isinstance(x, np.ndarray):  # a recording notes the uses of its arrays
+    """Return whether x has named columns: a dict, a library's frame, lazy or not, or an Arrow stream."""
+    if isinstance(x, np.ndarray):  # a recording notes each use of its arrays
         return False
     if isinstance(x, Mapping):
-        return not hasattr(x, "tocsr")  # a sparse matrix by keys is a mapping too
+        return not hasattr(x, "tocsr")  # a sparse matrix in DOK format is a mapping too
     is_known = hasattr(x, "__arrow_c_stream__") or hasattr(x, "__dataframe__") or is_lazy(x)
     return is_known and not is_series(x)
 
 
 def is_lazy(x: Any) -> bool:
-    """Return whether it is a frame that is not computed yet. An array with a method `collect` has no columns."""
+    """Return whether x is a frame that is not computed yet. An array with a `collect` method has no columns."""
     return hasattr(type(x), "collect") and hasattr(type(x), "columns")
 
 
 def is_series(x: Any) -> bool:
-    """Return whether it is a column of a frame. In Arrow, only a column has a length but no columns."""
+    """Return whether x is a column of a frame. In Arrow, only a column has a length but no columns."""
     kind = type(x)  # a frame may compute its attributes
     is_arrow = hasattr(kind, "__arrow_c_stream__") or hasattr(kind, "__arrow_c_array__")
     is_column = is_arrow and hasattr(kind, "__len__") and not hasattr(kind, "columns")
@@ -80,12 +80,12 @@ def is_series(x: Any) -> bool:
 
 
 def is_instance(x: Any, library: str, kind: str) -> bool:
-    """Return whether it is an object of this class of a library, without importing the library."""
+    """Return whether x is an instance of this class of a library, without importing the library."""
     return isinstance(x, getattr(sys.modules.get(library), kind, ()))
 
 
 def find_library(column: Any) -> Any:
-    """Return the module of a column of polars or narwhals. Its types have the same names in both. None for others."""
+    """Return the module of a polars or narwhals column, whose types have the same names in both; None for others."""
     for name in ("polars", "narwhals"):
         if is_instance(column, name, "Series"):
             return sys.modules[name]
@@ -93,7 +93,7 @@ def find_library(column: Any) -> Any:
 
 
 def get_columns(frame: Any, what: Any) -> dict[Any, Any]:
-    """Return the columns of a frame by name. ValueError, beginning with `what`, for none or equal names."""
+    """Return the columns of a frame by name. ValueError, beginning with `what`, if there are none or names repeat."""
     frame = open_frame(frame, what)
     if isinstance(frame, Mapping):
         for name, x in frame.items():
@@ -121,7 +121,7 @@ def get_columns(frame: Any, what: Any) -> dict[Any, Any]:
 
 
 def select(frame: Any, names: list[Any], what: Any) -> Any:
-    """Return these columns of a frame, as a frame. ValueError, beginning with `what`, if one is missing."""
+    """Return these columns of a frame as a frame. ValueError, beginning with `what`, if one is missing."""
     frame = open_frame(frame, what)
     if isinstance(frame, Mapping):
         frame = get_columns(frame, what)
@@ -134,7 +134,7 @@ def select(frame: Any, names: list[Any], what: Any) -> Any:
 
 
 def _check_different(names: list[Any], what: Any) -> None:
-    """Raise ValueError, beginning with `what`, for no names or equal names."""
+    """Raise ValueError, beginning with `what`, if there are no names or names repeat."""
     if not names:
         raise ValueError(f"{what}: the frame has no columns")
     if len(set(names)) < len(names):
@@ -143,15 +143,15 @@ def _check_different(names: list[Any], what: Any) -> None:
 
 
 def join_names(names: list[Any], max_names: int = 8) -> str:
-    """Write the first names, and how many more there are."""
+    """List the first names, and say how many more there are."""
     rest = [f"… {len(names) - max_names} more"] if len(names) > max_names else []
     return ", ".join([*map(str, names[:max_names]), *rest])
 
 
 def _infer_dtype(column: Any) -> Any:
-    """Return a column with the type of its content, as one of pandas, polars or narwhals, or as an array.
+    """Return a pandas, polars or narwhals column, or an array, with the type of the column's content.
 
-    Objects that are numbers become numbers.
+    Numbers stored as objects become numbers.
     """
     is_pandas = is_instance(column, "pandas", "Series")
     if not is_pandas:
@@ -172,7 +172,7 @@ def _infer_dtype(column: Any) -> Any:
 
 
 def _read_arrow(column: Any) -> Any:
-    """Return a column of Arrow as one of narwhals. Types that narwhals or pyarrow's functions do not know are cast."""
+    """Return an Arrow column as a narwhals column. Types that narwhals or pyarrow's functions do not know are cast."""
     if not hasattr(column, "to_native"):
         import pyarrow
 
@@ -187,7 +187,7 @@ def _read_arrow(column: Any) -> Any:
 
 
 def is_missing(x: Any) -> bool:
-    """Return whether an object stands for no value: None, NaN, or pandas' NA and NaT."""
+    """Return whether an object stands for a missing value: None, NaN, or pandas' NA and NaT."""
     try:
         return x is None or bool(x != x)
     except (TypeError, ValueError):  # NA is neither equal nor different; an array has several answers
@@ -195,9 +195,9 @@ def is_missing(x: Any) -> bool:
 
 
 def read_frames(x: Any, what: str, frame_reader: Any, expected: ColumnNames) -> tuple[Any, ColumnNames]:
-    """Return x with the arrays that `frame_reader` makes of a frame, or open, and the column names of its frames.
+    """Return x, with frames opened or turned into arrays by `frame_reader`, and the column names of its frames.
 
-    A `frame_reader` finds columns by name. Without one, raise ValueError unless frames have the `expected` columns.
+    A `frame_reader` finds columns by name. Without it, raise ValueError unless frames have the `expected` columns.
     """
     x = open_frame(x, what)
     if frame_reader is not None and is_frame(x):
@@ -245,10 +245,10 @@ def _quote_names(names: list[Any]) -> str:
 
 
 def as_array(frame: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:
-    """Return the numbers and bools of a frame, (n, columns), or of a column, (n,), in the dtype that holds them all.
+    """Return the numbers and bools of a frame, (n, columns), or of a column, (n,), in a dtype that holds them all.
 
-    Missing values raise ValueError; with `allow_missing` they are NaN. Raise TypeError for anything else.
-    The message names the column and, if it is about one, the row.
+    Missing values raise ValueError, or become NaN with `allow_missing`. Raise TypeError for anything else. Messages
+    name the column and, if there is one, the row.
     """
     if is_series(frame):
         name = getattr(frame, "name", None)
@@ -267,7 +267,7 @@ def as_array(frame: Any, what: Any, *, allow_missing: bool = False) -> np.ndarra
 
 
 def _convert_whole(frame: Any, allow_missing: bool) -> np.ndarray | None:
-    """Return the numbers of a frame without a step for each column; None if a column needs its own conversion.
+    """Return all numbers of a frame in one step, or None if a column needs its own conversion.
 
     Missing values need their own conversion, unless `allow_missing` makes them NaN.
     """
@@ -288,7 +288,8 @@ def _convert_whole(frame: Any, allow_missing: bool) -> np.ndarray | None:
 def to_numbers(column: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:
     """Return the numbers or bools of a column (n,).
 
-    TypeError for anything else, ValueError for missing ones, or NaN with `allow_missing`. Messages begin with `what`.
+    TypeError for anything else; ValueError for missing ones unless `allow_missing`, which makes them NaN. `what` is for
+    messages.
     """
     if not is_numeric(column):
         if allow_missing and is_all_missing(column):
@@ -316,11 +317,11 @@ def is_numeric(column: Any) -> bool:
         return False
     if library := find_library(column):
         return column.dtype.is_numeric() or column.dtype == library.Boolean
-    return column.dtype.kind in "biuf" or str(column.dtype).startswith("decimal")  # of Arrow, in pandas
+    return column.dtype.kind in "biuf" or str(column.dtype).startswith("decimal")  # Arrow types in pandas
 
 
 def check_missing(missing: np.ndarray, what: Any) -> None:
-    """Raise ValueError naming the first row that is True, if there is one."""
+    """Raise ValueError, naming the first row that is True, if there is one."""
     if missing.any():
         rest = np.count_nonzero(missing) - 1
         raise ValueError(
@@ -341,7 +342,7 @@ def is_all_missing(column: Any) -> bool:
 
 
 def describe_content(column: Any) -> str:
-    """Describe the content of a column without numbers."""
+    """Describe the content of a column that holds no numbers."""
     if is_categorical(column):
         return "categories"
     value = _first_value(column)
@@ -351,7 +352,7 @@ def describe_content(column: Any) -> str:
 
 
 def _number_hint(column: Any) -> str:
-    """Return a hint for such a column if numbers are expected."""
+    """Return a hint for such a column where numbers are expected."""
     if is_categorical(column) or isinstance(_first_value(column), str):
         return (
             ": cl.Columns(frame) is a layer that learns what words and categories mean, and its arrays(frame) go into "
@@ -364,7 +365,7 @@ DATES_HINT = ": make numbers of what counts, such as the month, or the days sinc
 
 
 def is_categorical(column: Any) -> bool:
-    """Return whether a column is of a type for categories."""
+    """Return whether a column has a categorical type."""
     return isinstance(column, Categories) or str(column.dtype).lower().startswith(("cat", "enum"))
 
 
@@ -373,6 +374,6 @@ def has_dates(column: Any) -> bool:
 
 
 def _first_value(column: Any) -> Any:
-    """Return the first word in a column. Without words, return the first value that is not missing, or None."""
+    """Return the first word in a column or, if there are no words, the first value that is not missing, or None."""
     values = [x for x in (column.to_list() if hasattr(column, "to_list") else column.tolist()) if x is not None]
     return next((x for x in values if isinstance(x, str)), values[0] if values else None)

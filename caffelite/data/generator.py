@@ -1,4 +1,4 @@
-"""DataGenerator makes mini-batches; Prefetch makes them ahead, in a thread."""
+"""DataGenerator makes mini-batches; Prefetch makes them ahead of time, in a thread."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from caffelite.data.transforms import Transform, as_transforms, check_pair, coll
 
 
 class Batch(NamedTuple):
-    """Rows: the inputs of a model, the targets, and the rows' weights in the loss (None: all the same).
+    """Rows: a model's inputs, the targets, and the rows' weights in the loss (None: all equal).
 
     Inputs are arrays, sparse rows, or Sources, which are read when they are needed. Targets may be Sources too. If the
-    rows are still to be cut, they have `lengths`.
+    rows have yet to be cut, there are `lengths`.
     """
 
     inputs: tuple[Any, ...]
@@ -53,11 +53,11 @@ class Batch(NamedTuple):
         return len(self.targets[0])
 
     def columns(self) -> list[Any]:
-        """Return inputs, targets and weights (if any) in one list."""
+        """Return inputs, targets and weights (if any) as one list."""
         return [*self.inputs, *self.targets, *([] if self.weights is None else [self.weights])]
 
     def layout(self) -> Layout:
-        """Return which of the columns are what."""
+        """Return how many of the columns are inputs, targets and weights."""
         return Layout(len(self.inputs), len(self.targets), self.weights is not None)
 
 
@@ -75,7 +75,7 @@ class Layout(NamedTuple):
 
 
 def unpack_single(arrays: tuple[Any, ...]) -> Any:
-    """Return the only array of a tuple, or the tuple if there are several. So users get inputs and targets."""
+    """Return the only array of a tuple, or the tuple if it has several. This is the form that users get."""
     return arrays[0] if len(arrays) == 1 else arrays
 
 
@@ -93,42 +93,42 @@ class DataGenerator:
     Parameters
     ----------
     x, y : array-like, a frame of numbers, or a source
-        Rows on the first axis, the same number in x and y. Any dtype except object. A tuple x holds several inputs, and
-        a tuple y several targets, each with this number of rows. x may be a sparse matrix of SciPy's: its batches are
-        CSR matrices. A mapped file (`np.memmap`), an h5py dataset, and any object with `shape`, `dtype` and slices is a
-        source. If it is larger than 64 MiB, it is read block by block. `caffelite.sources` describes the order.
-        Without y, x may also be a dataset such as PyTorch's: x[i] is a row (x, y) or (x1, x2, y), and has a length.
-        Each batch calls it again for its rows.
+        Rows are on the first axis, with as many in x as in y, of any dtype except object. A tuple x holds several
+        inputs, and a tuple y several targets, each with this number of rows. x may be a SciPy sparse matrix; its
+        batches are CSR matrices. A mapped file (`np.memmap`), an h5py dataset, and any object with `shape`, `dtype` and
+        slices is a source. If it is larger than 64 MiB, it is read block by block; `caffelite.sources` describes the
+        order. Without y, x may also be a dataset such as PyTorch's: it has a length, and x[i] is a row (x, y) or (x1,
+        x2, y). Each batch calls it again for its rows.
     batch_size : int
-        Rows a batch; the last batch has the rows that are left.
+        Rows per batch; the last batch has the rows that are left.
     shuffle : bool
-        Whether every epoch has its own order.
+        Whether to draw a new order for every epoch.
     drop_last : bool
-        Leave out a last batch that is short.
+        Whether to leave out a last batch that is too short.
     seed : int or numpy.random.Generator, optional
         The same seed gives the same orders, here and in `Model.fit`. None draws a seed.
     sample_weight : array-like (n,), optional
-        How much each row weighs in the loss. Needs y.
+        The weight of each row in the loss. Needs y.
     transform : callable (x, y) -> (x, y), or a list of them, optional
-        Changes each batch before it is used, but not its number of rows. In a list, each gets what the one before it
-        returned. `caffelite.augment` has transforms, which draw from `seed`. The first gets fresh arrays in the data's
-        own dtypes, and tuples if x or y are tuples. It may write to them. Needs y. Training then goes through Python
-        for each batch. Its exceptions are passed on unchanged.
+        Changes each batch before it is used, but not its number of rows. In a list, each transform gets the previous
+        one's result. `caffelite.augment` has transforms, which draw from `seed`. The first gets fresh arrays in the
+        data's own dtypes, or tuples if x or y are tuples, and may write to them. Needs y. Training then goes through
+        Python for each batch. Exceptions of a transform are passed on unchanged.
     lengths : array-like (n,) of int, optional
-        How many leading positions of each row count, from 1 to the width of x. Then batches are made of rows of similar
-        length and cut to their longest: axis 1 of x, and of all inputs and targets that are as wide. With shuffle=False
-        the rows keep their order. The data have to be in memory.
+        How many leading positions of each row count, from 1 to the width of x. Each batch then has rows of similar
+        length and is cut to the longest: axis 1 of x, and of all inputs and targets that are as wide. With
+        shuffle=False the rows keep their order. The data must be in memory.
 
-    `len()` is the number of batches an epoch. A batch is x, (x, y) or (x, y, weights), in fresh arrays; x and y are
-    tuples if you gave tuples. Every row comes once. If you leave an epoch early, the next pass is a new epoch. If the
-    loss is a mean, a short last batch weighs as much as a full one.
+    `len()` is the number of batches per epoch. A batch is x, (x, y) or (x, y, weights), in fresh arrays; x and y are
+    tuples if you gave tuples. Every row occurs once. If you leave an epoch early, the next pass is a new epoch. If the
+    loss is a mean, a short last batch counts as much as a full one.
 
-    Raise ValueError for no rows, for x, y and weights of different lengths, for weights that are negative or not
-    finite, and for a batch_size below 1. Raise TypeError for a batch_size that is not an integer, for a shuffle or a
-    drop_last that is not a bool, for Python objects, and for a transform that can't be called.
+    Raise ValueError if there are no rows, if x, y and weights differ in length, if weights are negative or not finite,
+    or if batch_size is below 1. Raise TypeError if batch_size is not an integer, if shuffle or drop_last is not a bool,
+    if the data are Python objects, or if a transform can't be called.
 
-    During an epoch, raise TypeError if a transform does not return a pair, and ValueError if it returns another number
-    of rows, or if a source changes its shape or returns another number. Exceptions of a source are passed on.
+    During an epoch, raise TypeError if a transform does not return a pair, and ValueError if a transform or a source
+    returns the wrong number of rows, or a source changes its shape. Exceptions of a source are passed on.
     """
 
     has_model_dtype = False  # whether x, y and weights are already converted to a model's dtype
@@ -170,7 +170,7 @@ class DataGenerator:
 
     @classmethod
     def from_batch(cls, data: Batch, batch_size: int = 32, shuffle: bool = True, seed: Any = None) -> DataGenerator:
-        """Make batches of rows that are checked and in a model's dtype. Without a shuffle, they need no seed."""
+        """Make batches of rows already checked and in a model's dtype. They need no seed if they are not shuffled."""
         self = cls.__new__(cls)
         self.column_names, self.transform, self.has_model_dtype = None, (), True
         self.x, self.y = (unpack_single(tuple(map(to_contiguous, arrays))) for arrays in (data.inputs, data.targets))
@@ -189,15 +189,15 @@ class DataGenerator:
         is_out_of_core = Source in map(type, columns)
         if is_out_of_core and SparseRows in map(type, columns):
             raise ValueError("x is sparse, and so in memory; expected y in memory, too: np.array(y)")
-        #: How the rows are read, if not all of them are in memory.
+        #: How the rows are read if they are not all in memory.
         self.blocks = Blocks(columns, rows, self.batch_size) if is_out_of_core else None
-        # The order of the last epoch, which the next one shuffles further; and the state of the shuffle's generator.
+        # The order of the last epoch, which the next one shuffles further, and the state of the shuffle's generator.
         self._order = np.arange(0 if is_out_of_core else rows, dtype=np.int64)
         self._shuffle_state = words
-        # The seed of augmentations and of the order of blocks; and the number of epochs begun.
+        # The seed of augmentations and of the order of blocks, and the number of epochs begun.
         self._seed_and_epoch = np.array([int(self._shuffle_state[0]) >> 1, 0], np.int64)
         self._merges_last = False  # see `merge_single_rows`
-        self._min_rows = self.batch_size  # with `drop_last`, the rows of a batch that is not left out
+        self._min_rows = self.batch_size  # with `drop_last`, the least rows of a batch that is kept
         self.groups = self._make_groups()
 
     def _make_groups(self) -> LengthGroups | None:
@@ -213,7 +213,7 @@ class DataGenerator:
         return self
 
     def join_batches(self, count: int) -> DataGenerator:
-        """Return the same rows in batches that join `count` of these, from the same place in the sequence of orders.
+        """Return the same rows in batches that join `count` of these, from the same point in the sequence of orders.
 
         `drop_last` leaves out the same rows.
         """
@@ -234,7 +234,7 @@ class DataGenerator:
         return full + (last > 0)
 
     def batch_sizes(self, rows: int) -> tuple[int, int]:
-        """Return the number of batches of `batch_size`, and the rows of a last batch of another size; 0 for none."""
+        """Return the number of batches of `batch_size`, and the rows of a last batch of another size, or 0 if none."""
         if self.drop_last:
             rows -= rows % self._min_rows
         full, last = divmod(rows, self.batch_size)
@@ -254,7 +254,7 @@ class DataGenerator:
     def epoch(self, first: int = 0) -> Iterator[Call]:
         """Return the batches of a new epoch, from batch `first` on, as calls that make them.
 
-        An exception of a transform is raised by the call, not by the iterator, which would end at a StopIteration.
+        The call raises a transform's exceptions, not the iterator, which would end at a StopIteration.
         """
         if self.blocks is not None:
             return self._read_batches(first)
@@ -277,7 +277,7 @@ class DataGenerator:
             for read in buffers:
                 try:
                     buffer = read()
-                except StopIteration as error:  # of a user's source
+                except StopIteration as error:  # from a user's source
                     yield functools.partial(raise_error, error)
                     return
                 full, last = self.batch_sizes(len(buffer.order))
@@ -301,9 +301,9 @@ class DataGenerator:
     ) -> Generator[Callable[[], BlockBuffer]]:
         """Return the buffers of a new epoch, from buffer `first` on, and of the epochs after it.
 
-        `caffelite.sources` describes buffers. The columns are the generator's, in the dtypes they are to be read in. A
-        thread reads each buffer while the one before is in use. Asking for the next buffer ends the use of the last
-        one: its memory is used again. This call begins the first epoch. To go on to a later epoch, call `begin`.
+        `caffelite.sources` describes buffers. The columns are the generator's, in the dtypes to read them in. A thread
+        reads each buffer while the one before is in use. When you ask for the next buffer, the memory of the last one
+        is reused. This call begins the first epoch. To go on to a later epoch, call `begin`.
         """
         assert self.blocks is not None
         blocks, first_epoch = self.blocks, self.begin()
@@ -335,12 +335,12 @@ class DataGenerator:
         return np.random.SeedSequence((self._seed, *numbers)).generate_state(4, np.uint64)
 
     def state(self) -> dict[str, np.ndarray]:
-        """Return copies, by name, of its position in the sequence of orders and draws."""
+        """Return, by name, copies of the generator's position in the sequence of orders and draws."""
         state = {"order": self._order, "words": self._shuffle_state, "numbers": self._seed_and_epoch}
         return {name: array.copy() for name, array in state.items()}
 
     def check(self, state: dict[str, np.ndarray]) -> None:
-        """Raise ValueError if this can't be the `state()` of a generator of as many rows."""
+        """Raise ValueError if this can't be the `state()` of a generator with as many rows."""
         own_state = self.state()
         if any(state[name].shape != x.shape or state[name].dtype != x.dtype for name, x in own_state.items()):
             raise ValueError("expected the state of a DataGenerator with as many rows")
@@ -353,7 +353,7 @@ class DataGenerator:
         self._seed_and_epoch[:] = state["numbers"]
 
     def _columns(self) -> list[Any]:
-        """List the inputs, and targets and weights if there are any."""
+        """Return the inputs, and the targets and weights if there are any, as a list."""
         return [*self._inputs(), *self._targets(), *([] if self.sample_weight is None else [self.sample_weight])]
 
     def _inputs(self) -> tuple[Any, ...]:
@@ -363,11 +363,11 @@ class DataGenerator:
         return self.y if isinstance(self.y, tuple) else () if self.y is None else (self.y,)
 
     def _weights(self, dtype: Any) -> np.ndarray | None:
-        """Return the weights in a model's dtype. ValueError if one is beyond it."""
+        """Return the weights in a model's dtype. ValueError if one is outside its range."""
         return None if self.sample_weight is None else as_weights(self.sample_weight, len(self.sample_weight), dtype)
 
     def _batch(self, columns: list[np.ndarray], order: np.ndarray, epoch: int, number: int, i: int) -> Any:
-        """Make batch i of columns in this order. `number` counts the batches of the epoch."""
+        """Make batch i of columns in this order. `number` counts the epoch's batches."""
         first, stop = i * self.batch_size, (i + 1) * self.batch_size
         rows = order[first : stop if i < self.batch_sizes(len(order))[0] else None]
         taken = [_take_rows(column, rows) for column in columns]
@@ -381,7 +381,7 @@ class DataGenerator:
 
 
 class BlockBuffer(NamedTuple):
-    """Rows that were read.
+    """Rows that were read from a source.
 
     `columns` are the arrays of the rows, `order` is the order in which to use the rows, and `pieces` are the ranges
     that were read, in file order.
@@ -393,26 +393,26 @@ class BlockBuffer(NamedTuple):
 
 
 class Prefetch:
-    """Batches that a thread makes ahead of their use. The thread begins and ends with each pass over them.
+    """Batches that a thread makes ahead of time. The thread starts and ends with each pass over them.
 
-        model.fit(cl.Prefetch(batches), …)      # batches: any iterable that `fit` takes, a DataGenerator too
+        model.fit(cl.Prefetch(batches), …)      # batches: any iterable that `fit` takes, even a DataGenerator
 
-    Use it if making a batch waits for a disk or a network, or computes without Python's lock, as NumPy does.
+    This helps if making a batch waits for a disk or a network, or computes without Python's lock, as NumPy does.
 
     Parameters
     ----------
     batches : iterable
-        Each pass goes through it once, in order. Arrays in a batch are copied, so you may fill them again for the next
-        batch.
+        Each pass goes through it once, in order. The arrays of a batch are copied, so you may reuse them for the next
+        one.
     depth : int
-        How many batches may be ready, or in the making, apart from the one in use.
+        How many batches may be ready or in progress, apart from the one in use.
 
-    An exception while a batch is made is raised in place of that batch. If you leave a pass early, or press Ctrl-C, the
-    thread stops after the batch it is making. `len()` is the length of `batches`.
+    If making a batch raises an exception, you get the exception in place of that batch. If you leave a pass early or
+    press Ctrl-C, the thread stops after the batch it is making. `len()` is the length of `batches`.
 
     Raise TypeError if `batches` is not an iterable, and TypeError or ValueError if the depth is not a positive
-    integer. Raise RuntimeError if a process is forked during a pass and the child goes on with it, because a child has
-    no copies of threads.
+    integer. Raise RuntimeError if a process is forked during a pass and the child continues it, because threads are not
+    copied to a child.
     """
 
     def __init__(self, batches: Iterable, depth: int = 2) -> None:
@@ -427,14 +427,14 @@ class Prefetch:
         return _run_calls(self.epoch())
 
     def epoch(self, first: int = 0) -> Iterator[Call]:
-        """Return the batches of a pass, from batch `first` on, each as a call."""
+        """Return the batches of a pass, from batch `first` on, each as a call that makes it."""
         return prefetch(start_epoch(self.batches, first, copy_batches=True), self.depth)
 
 
 def merge_single_rows(batches: Any) -> Any:
     """Return the same batches, but a last batch of one row joins the one before it.
 
-    This is for training a BatchNorm, which needs more than one row. The new batches start at the same place in the same
+    This is for training a BatchNorm, which needs more than one row. The new batches start at the same point in the same
     sequence of orders. Batches that are not caffelite's stay as they are.
     """
     if type(batches) is Prefetch:
@@ -456,7 +456,7 @@ def _run_calls(batches: Any) -> Iterator[Any]:
 def start_epoch(batches: Iterable, first: int = 0, copy_batches: bool = False) -> Iterator[Call]:
     """Return the batches of an epoch, from batch `first` on, as calls that make them; see `DataGenerator.epoch`.
 
-    An iterable that is not caffelite's makes the first ones too, which are left out. With `copy_batches`, the calls
+    An iterable that is not caffelite's also makes the first ones, but they are left out. With `copy_batches`, the calls
     return copies of its batches.
     """
     if type(batches) is DataGenerator or type(batches) is Prefetch:
@@ -477,7 +477,7 @@ def _copy_batch(batch: Any) -> Any:
 
 
 def _repack(template: Any, arrays: Iterator[Any]) -> Any:
-    """Return the next arrays as the user gave theirs: one, a tuple of as many, or None."""
+    """Return the next arrays in the form the user gave theirs: one, a tuple of as many, or None."""
     if isinstance(template, tuple):
         return tuple(itertools.islice(arrays, len(template)))
     return None if template is None else next(arrays)
@@ -489,7 +489,7 @@ def _take_rows(x: np.ndarray | SparseRows, rows: np.ndarray) -> Any:
 
 
 def _draw_words(rng: np.random.Generator) -> np.ndarray:
-    """Draw 64 random bits, four times."""
+    """Draw four words of 64 random bits."""
     if type(rng.bit_generator) is np.random.PCG64:  # the same words, in a third of the time
         return rng.bit_generator.random_raw(4)
     return rng.integers(0, 2**64, size=4, dtype=np.uint64)

@@ -1,8 +1,8 @@
-"""Lengths of rows: how far a batch is cut, and which rows of similar length form a batch.
+"""Lengths of rows: where a batch is cut, and which rows of similar length form a batch.
 
-The rows get a few widths, so a step is recorded for few shapes. The rows that fit into a width, and into no smaller
-one, are a group. An epoch shuffles the rows, sorts them by group, cuts them into batches, and shuffles the batches
-(`kernels.group_batches`). So a batch has rows of one group, or of neighbours.
+The rows are cut to one of a few widths, so a step is recorded for few shapes. The rows that fit into a width, but not
+into a smaller one, form a group. An epoch shuffles the rows, sorts them by group, divides them into batches, and
+shuffles the batches (`kernels.group_batches`). So the rows of a batch are from one group, or from neighbouring ones.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from caffelite.core.sparse import is_sparse
 from caffelite.data.conversion import read_all, read_array
 from caffelite.data.out_of_core import Source
 
-MAX_WIDTHS = 16  # and as many recordings of a step
-MAX_PADDING = 1.3  # positions of all batches, divided by the sum of all lengths; if it can be so
+MAX_WIDTHS = 16  # and so as many recordings of a step
+MAX_PADDING = 1.3  # positions of all batches, divided by the sum of all lengths; a goal
 
 
 def as_lengths(lengths: Any, columns: Sequence[Any]) -> np.ndarray:
     """Return the rows' lengths, int64 (n,). The first column gives the number of rows and the largest length.
 
-    Raise ValueError that names the first row whose length is not an integer from 1 on, or is too large. Raise
-    ValueError for columns that cannot be cut: sources, sparse rows, and rows without positions.
+    Raise ValueError, naming the first row whose length is too large or not a positive integer. Raise ValueError for
+    columns that cannot be cut: sources, sparse rows, and rows without positions.
     """
     x = columns[0]
     if any(isinstance(column, Source) or is_sparse(column) for column in columns):
@@ -38,7 +38,7 @@ def as_lengths(lengths: Any, columns: Sequence[Any]) -> np.ndarray:
         raise ValueError(f"lengths: expected a length for each of {rows} rows, ({rows},), got shape {array.shape}")
     if array.dtype.kind in "iu":
         bad = (array < 1) | (array > width)
-    else:  # then all are bad, and the first that is not a whole number is named
+    else:  # all are bad, so name the first one that is not an integer
         bad = np.array(
             [isinstance(n, bool) or not isinstance(n, int | float) or n % 1 != 0 for n in array.tolist()], bool
         )
@@ -52,7 +52,7 @@ def as_lengths(lengths: Any, columns: Sequence[Any]) -> np.ndarray:
 def choose_widths(lengths: np.ndarray, count: int) -> np.ndarray:
     """Return at most `count` widths, sorted, into which the lengths fit with little padding.
 
-    From all lengths that occur, it drops, one by one, the width whose rows need the least padding in the next larger.
+    Starting from all lengths that occur, it drops one by one the width whose rows need the least padding in the next.
     """
     widths, rows = np.unique(lengths, return_counts=True)
     while len(widths) > count:
@@ -65,9 +65,9 @@ def choose_widths(lengths: np.ndarray, count: int) -> np.ndarray:
 def choose_batch_widths(lengths: np.ndarray, batch_size: int, count: int) -> np.ndarray:
     """Return at most `count` widths for batches of rows of similar length.
 
-    If there are few lengths, each is a width. Otherwise the widths fit the batches of sorted rows. But if there are few
-    batches, each width would have one, always of the same rows. So then the widths fit the rows, unless this needs too
-    much padding.
+    If there are few lengths, each is a width. Otherwise the widths fit the batches of sorted rows. With few batches,
+    however, each width would have just one, always of the same rows; so the widths then fit the rows, unless this needs
+    too much padding.
     """
     ordered = np.sort(lengths)
     starts = np.arange(0, len(lengths), batch_size)
@@ -80,7 +80,7 @@ def choose_batch_widths(lengths: np.ndarray, batch_size: int, count: int) -> np.
 
 
 def cut_batch(data: Any, lengths: np.ndarray | None) -> Any:
-    """Return a Batch of views up to the longest row: nothing behind it is ever used. None: no row is cut."""
+    """Return a Batch of views that end at the longest row, since nothing after it is used. None: no row is cut."""
     if lengths is None:
         return data
     columns, longest = data.columns(), lengths.max(initial=1)
@@ -90,7 +90,7 @@ def cut_batch(data: Any, lengths: np.ndarray | None) -> Any:
 
 
 def follow_lengths(columns: Sequence[np.ndarray], width: int) -> list[bool]:
-    """Return, for each column, whether its axis 1 has this width, so it is cut."""
+    """Return, for each column, whether its axis 1 has this width and is to be cut."""
     return [column.ndim > 1 and column.shape[1] == width for column in columns]
 
 
@@ -100,7 +100,7 @@ class LengthGroups:
     Parameters
     ----------
     lengths : int64 (n,)
-        As `as_lengths` returns them.
+        The lengths, as returned by `as_lengths`.
     columns : sequence of arrays
         Inputs, targets and weights. All that are as wide as the first input are cut.
     count : int

@@ -1,12 +1,12 @@
-"""Sources: rows that don't have to be in memory. They are read in blocks when they are needed.
+"""Sources: rows that needn't be in memory. They are read in blocks when they are needed.
 
-A block is some neighbouring rows. An epoch over a source reads as many blocks as fill a buffer, in the order of the
-file. It shuffles the rows of a buffer together, and trains on them while the next buffer is read. For each epoch, the
-blocks of each buffer are drawn again, at random from the whole source.
+A block consists of neighbouring rows. An epoch over a source reads enough blocks to fill a buffer, in the order of the
+file. It shuffles all rows of the buffer together, and trains on them while it reads the next buffer. In each epoch, the
+blocks of each buffer are drawn again at random from the entire source.
 
-So every row comes once, the disk reads in long stretches, and a batch has rows from about 64 places. Rows of one block
-always come in the same buffer. If neighbours are alike, as in a file sorted by label, a batch is as mixed as 64 random
-places.
+So every row occurs once, the disk reads in long stretches, and a batch has rows from about 64 places. The rows of a
+block are always in the same buffer. If neighbours are alike, as in a file sorted by label, a batch is only as mixed as
+64 random places.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from caffelite.core.tensor import Tensor
 
 BUFFER = 64 * 2**20  # bytes; there are two buffers: one in use, one being read
 BLOCK = BUFFER // 64  # bytes of neighbouring rows that are read together
-HASH_SAMPLES = 64  # places that a source's hash reads
+HASH_SAMPLES = 64  # places that a source's hash samples
 
 
 def is_source(x: Any) -> bool:
-    """Return whether its rows can be read by slices, and are not all in memory.
+    """Return whether x's rows can be read by slices, and are not all in memory.
 
     It has `shape`, `dtype` and slices.
     """
@@ -56,8 +56,8 @@ def open_source(data: Any, name: str) -> Any:
 class Source:
     """Rows (n, …) of anything with `shape`, `dtype` and slices, read as `dtype`; errors call it `name`.
 
-    Reading raises ValueError if the source has changed its shape, or gives other rows than it said. It also raises
-    ValueError if a mapped file has become shorter, because reading it would end the process.
+    Reading raises ValueError if the source has changed its shape, or returns rows of the wrong number or shape. It also
+    raises ValueError if a mapped file has become shorter, because reading it would end the process.
     """
 
     def __init__(self, data: Any, name: str, dtype: Any = None) -> None:
@@ -90,7 +90,7 @@ class Source:
         return Source(self.data, self.name, dtype)
 
     def prefetch(self, pieces: Sequence[tuple[int, int]]) -> None:
-        """Announce that all rows in these ranges will be read. Then the disk may fetch many at once."""
+        """Announce that all rows in these ranges will be read, so that the disk can fetch many at once."""
         if isinstance(self.data, Ranges):
             self.data.prefetch(pieces)
         elif self.region is not None:

@@ -1,4 +1,4 @@
-"""A thread makes the next result while the last one is in use."""
+"""A thread that makes the next result while the last one is in use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ Call = Callable[[], Any]
 def prefetch(calls: Iterator[Call], depth: int, on_close: Callable[[], object] | None = None) -> Generator[Call]:
     """Yield the results of these calls, in order, made by a thread. Each is a call that returns it or raises its error.
 
-    At most `depth` results are ready or in the making. The last result that was taken does not count. When the
-    generator ends or is closed, it calls `on_close`, which may shorten the current call, and waits for the thread.
+    At most `depth` results are ready or in progress, not counting the last one that was taken. When the generator ends
+    or is closed, it calls `on_close`, which may cut the current call short, and waits for the thread.
     """
     results, free, stopped, process = SimpleQueue[Call | None](), Semaphore(depth), Event(), os.getpid()
     thread = Thread(target=_run_calls, args=(calls, results, free, stopped), name="caffelite prefetch", daemon=True)
@@ -43,7 +43,7 @@ def prefetch(calls: Iterator[Call], depth: int, on_close: Callable[[], object] |
 
 
 def _run_calls(calls: Iterator[Call], results: SimpleQueue[Call | None], free: Semaphore, stopped: Event) -> None:
-    """Put the result of each call, when there is a free place, and then None into the queue."""
+    """Put the result of each call into the queue once there is a free place, and finally None."""
     while True:
         free.acquire()
         if stopped.is_set():
@@ -61,7 +61,7 @@ def _run_calls(calls: Iterator[Call], results: SimpleQueue[Call | None], free: S
 
 
 def _run(call: Call) -> Call:
-    """Make the result of this call now. Return a call that gives it."""
+    """Make the result of this call now. Return a call that returns it."""
     try:
         value = call()
         return lambda: value

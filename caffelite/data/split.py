@@ -1,4 +1,4 @@
-"""Split the rows of a training: those to train on, and those to evaluate."""
+"""Split the rows into those to train on and those to evaluate."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def split_data(data: Batch, share: float, rng: np.random.Generator) -> tuple[Bat
 
 
 def num_held_out(rows: int, share: float) -> int:
-    """Return how many rows `validation_split` holds out. TypeError or ValueError if the share is not possible."""
+    """Return how many rows `validation_split` holds out. TypeError or ValueError if the share is invalid."""
     if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
         raise TypeError(f"validation_split must be a number, got {share!r}")
     if not 0 <= share < 1:

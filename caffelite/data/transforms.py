@@ -1,4 +1,4 @@
-"""Batches that Python makes: by transforms, or from datasets whose items are rows, such as PyTorch's."""
+"""Batches that Python makes: with transforms, or from datasets whose items are rows, such as PyTorch's."""
 
 from __future__ import annotations
 

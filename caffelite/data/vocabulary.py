@@ -1,4 +1,4 @@
-"""Vocabulary: words or characters as the indices that `Embedding` takes, and back."""
+"""Vocabulary: turns words or characters into the indices that `Embedding` takes, and back."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORD = re.compile(r"\w+(?:['’]\w+)*")
 
 @rename_attributes(_places="_indices")
 class Vocabulary:
-    """A tokenizer: words, or characters, of texts as indices. 0 is padding, 1 unknown, 2 the most frequent, and so on.
+    """A tokenizer: turns words or characters into indices. 0 is padding, 1 unknown, 2 the most frequent, and so on.
 
         vocabulary = cl.Vocabulary(texts, size=5_000)
         words, lengths = vocabulary.encode(texts, length=100)     # (n, 100) and (n,), int64
@@ -27,19 +27,19 @@ class Vocabulary:
     Parameters
     ----------
     texts : iterable of str
-        The texts to learn from. Words are runs of letters and digits, in lower case, also with an apostrophe inside.
-        To divide texts in another way, do it yourself: a text may also be a list of words, taken as they are.
+        The texts to learn from. Words are runs of letters and digits, perhaps with an apostrophe inside, in lower case.
+        For any other rule, split the texts yourself: a text may also be a list of words, which stay as they are.
     size : int, optional
-        The number of indices at most, with the two for padding and unknown words. The most frequent words are kept;
-        among equally frequent ones, those that come first in the alphabet.
+        The maximum number of indices, including the two for padding and unknown words. The most frequent words are
+        kept; of equally frequent ones, those that come first in the alphabet.
     characters : bool
-        If True, every character of a text is a word, and none is changed to lower case.
+        If True, every character of a text is a word, and upper case stays as it is.
 
-    `len()` is the number of indices, `words` the list of words: `words[i - 2]` has index i. A model saves the
+    `len()` is the number of indices, and `words` the list of words: `words[i - 2]` has index i. A model saves the
     vocabularies in its attributes.
 
-    Raise ValueError if there are no words, and for a size below 3. Raise TypeError, with its number, for a text that
-    is neither a string nor a list of strings.
+    Raise ValueError if there are no words, or if size is below 3. Raise TypeError, with the number of the text, if a
+    text is neither a string nor a list of strings.
     """
 
     def __init__(self, texts: Iterable[Any], size: int | None = None, *, characters: bool = False) -> None:
@@ -54,7 +54,7 @@ class Vocabulary:
 
     @classmethod
     def from_words(cls, words: list[str], characters: bool = False) -> Vocabulary:
-        """Make a vocabulary of these words, in this order."""
+        """Make a vocabulary from these words, in this order."""
         self = cls.__new__(cls)
         self.characters = characters
         self._set(words)
@@ -70,11 +70,11 @@ class Vocabulary:
         return len(self.words) + 2
 
     def encode(self, texts: Any, length: int | None = None) -> Any:
-        """Return the indices of texts, (n, length), and their lengths, (n,), int64. One string has only indices.
+        """Return the indices of texts, (n, length), and their lengths, (n,), int64; for one string, only its indices.
 
-        Texts are padded with 0 at their end, or cut, to `length`. Without `length`, they are padded to the longest. A
-        text without words counts as one unknown word, because recurrent layers take no empty rows. Recurrent layers
-        take `lengths`. Attention takes the mask `indices != 0`.
+        Texts are cut, or padded with 0 at the end, to `length`. By default, they are padded to the longest. A text
+        without words counts as one unknown word, because recurrent layers do not accept empty rows. Recurrent layers
+        take `lengths`, and attention takes the mask `indices != 0`.
         """
         if isinstance(texts, str):
             return self.encode([texts], length)[0][0]
@@ -86,7 +86,7 @@ class Vocabulary:
         return indices, lengths
 
     def decode(self, indices: Any) -> Any:
-        """Return the text of indices (length,), or a list of texts of indices (n, length).
+        """Return the text for indices (length,), or a list of texts for indices (n, length).
 
         Words are joined by spaces. Padding is left out. An unknown word is "[unknown]", an unknown character "\\ufffd".
         Raise IndexError for an index that is not in the vocabulary, and TypeError unless all are integers.

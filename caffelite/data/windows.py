@@ -1,4 +1,4 @@
-"""Windows of a series: the steps that a model sees, and the steps that come next. No window is copied."""
+"""Windows of a series: the steps that a model sees, and the steps that follow. No window is copied."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caffelite.data import frames
 
 
 class WindowRows:
-    """Rows that overlap in memory, as a source: `shape`, `dtype` and slices. `np.asarray` makes an array of it."""
+    """Rows that overlap in memory, as a source: `shape`, `dtype` and slices. `np.asarray` turns it into an array."""
 
     def __init__(self, view: np.ndarray) -> None:
         self.view, self.shape, self.dtype, self.ndim = view, view.shape, view.dtype, view.ndim
@@ -34,50 +34,51 @@ class WindowRows:
         return f"WindowRows{self.shape}"
 
 
-Rows = WindowRows  # its name in pickles of older versions
+Rows = WindowRows  # its name in pickles from older versions
 
 
 class Windows:
-    """Sliding windows of a time series: x has `length` values one after the other, y the `horizon` values that follow.
+    """Sliding windows of a time series: x has `length` consecutive values, and y the `horizon` values that follow.
 
         windows = cl.Windows(series, length=24, horizon=6)
         training, validation = windows.split(0.2)
         model.fit(training.x, training.y, validation_data=(validation.x, validation.y), …)
 
-    x[i] = series[i : i + length] and y[i] = targets[i + length : i + length + horizon], for each i from 0 on for which
-    both exist: `rows` = n − length − horizon + 1. With horizon 0, y is x, for an autoencoder.
+    By default x[i] = series[i : i + length] and y[i] = targets[i + length : i + length + horizon], for every i for
+    which both exist: `rows` = n − length − horizon + 1. With horizon 0, y is x, for an autoencoder.
 
     Parameters
     ----------
     series : array-like (n,) or (n, features), or a frame
-        Numbers in the order of time, at equal distances.
+        Numbers in order of time, equally spaced.
     length : int
         How many values a window has.
     horizon : int
-        How many values after the window are to be predicted. 0: the window itself.
+        How many values after the window to predict. 0: the window itself.
     targets : array-like (n,) or (n, k), or the name of a column of the frame, or a list of names, optional
         The values to predict, if not the series itself.
     channels_first : bool
-        Windows are (features, length), as `Conv1d` takes them. Otherwise (length, features), as recurrent layers and
-        attention do.
+        If True, windows are (features, length), for `Conv1d`. Otherwise they are (length, features), for recurrent
+        layers and attention.
     stride : int
-        How far the next window begins behind the one before it.
+        How far apart the starts of neighbouring windows are.
     sampling_rate : int
-        How far each value of a window and of its y is behind the one before it: of values at each minute, 60 takes one
-        an hour. `length` and `horizon` count the values that are taken.
+        How far apart neighbouring values of a window and its y are: of one value per minute, 60 takes one per hour.
+        `length` and `horizon` count the values that are taken.
 
     `x` is (rows, length, features), with one feature for a series (n,). `y` is (rows, horizon) for targets (n,), and
-    (rows, horizon, k) for targets (n, k). Both are sources: a view with `shape`, `dtype` and slices. `fit`, `predict`,
-    `evaluate` and `DataGenerator` take them. They copy the windows if these have 64 MiB or less. Larger ones are read
-    block by block (`caffelite.sources`). So windows never need `length` times the memory of the series.
+    (rows, horizon, k) for targets (n, k). Both are sources: views with `shape`, `dtype` and slices, which `fit`,
+    `predict`, `evaluate` and `DataGenerator` accept. They copy the windows if these take 64 MiB or less, and read
+    larger ones block by block (`caffelite.sources`). So windows never need `length` times the memory of the series.
 
-    With `horizon` 1, y is (rows, 1). A loss or a metric of your own that takes one column of the outputs has to take it
-    of the targets too: `outputs[:, 0] <= targets[:, 0]`. NumPy would make (rows, rows) of (rows,) and (rows, 1).
+    With `horizon` 1, y is (rows, 1). If your own loss or metric selects a column of the outputs, select it in the
+    targets too: `outputs[:, 0] <= targets[:, 0]`. NumPy would broadcast (rows,) and (rows, 1) to (rows, rows).
 
-    The next values after the end of the series are `model.predict(series[None, -length:])`, for a series (n, features).
+    `model.predict(series[None, -length:])` returns the values after the end of a series (n, features).
 
-    Raise ValueError for a series that is too short for a window, for other shapes, for targets of another length, and
-    for targets with horizon 0. Raise TypeError for anything but numbers, and unless all numbers of values are integers.
+    Raise ValueError if the series is too short for a window, for other shapes, and for targets of another length or
+    with horizon 0. Raise TypeError if the data are not numbers, or `length`, `horizon`, `stride` or `sampling_rate` is
+    not an integer.
     """
 
     def __init__(
@@ -122,7 +123,7 @@ class Windows:
             self.y = WindowRows(y if y.ndim == 2 else y.swapaxes(1, 2))
 
     def _take_windows(self, series: np.ndarray, length: int) -> np.ndarray:
-        """Return a view of this many values from the start of each row on, on the last axis."""
+        """Return a view of this many values from the start of each row, along the last axis."""
         view = sliding_window_view(series, (length - 1) * self.sampling_rate + 1, axis=0)
         return view[:: self.stride][: self.rows][..., :: self.sampling_rate]
 
@@ -130,13 +131,13 @@ class Windows:
         return self.rows
 
     def split(self, share: float, *, overlap: bool = False) -> tuple[Windows, Windows]:
-        """Return the windows of the first part of the series, and the windows of the last part, which has this share.
+        """Return the windows of the first part of the series, and those of the last part, a fraction `share` of it.
 
-        A row of the series is in the windows of one part only. With `overlap`, the first windows of the last part reach
-        back into the first part, by the length of a window. Then the last part's y begin with its first row. The first
-        part is for training, the last for validation. A random split would validate on rows that were trained on.
+        Use the first part for training and the last for validation. (A random split would validate on rows used in
+        training.) Each row of the series is in the windows of only one part. With `overlap`, the last part's first
+        windows reach back into the first part by a window's length, so that its y start with its first row.
 
-        Raise ValueError unless 0 < share < 1, and if a part is too short for a window.
+        Raise ValueError unless 0 < share < 1, or if a part is too short for a window.
         """
         if isinstance(share, bool) or not isinstance(share, NUMBERS):
             raise TypeError(f"split: expected a share, got {share!r}")
@@ -171,7 +172,7 @@ def _select_targets(series: Any, targets: Any) -> Any:
 
 
 def _to_numbers(data: Any, what: str) -> np.ndarray:
-    """Return a series (n,) or (n, k) as an array in native byte order. It may be mapped from a file."""
+    """Return a series (n,) or (n, k) as an array in native byte order, which may be mapped from a file."""
     name = f"Windows: {what}"
     is_named = frames.is_frame(data) or frames.is_series(data)
     array = np.asarray(frames.as_array(data, name) if is_named else as_array(data, name))

@@ -31,8 +31,8 @@ HEADER = 3
 class AllReduce:
     """Adds up, between backward and update: the gradients, the loss, the metrics, and requests to stop.
 
-    A call adds up. Afterwards `value` is the loss of the whole batch. `means` and `weights` are the mean and the weight
-    of each quantity that was added to `cursor`, also of the whole batch. All are float64.
+    Call it to add up. Afterwards `value` is the loss of the entire batch. `means` and `weights` are the mean and the
+    weight of each quantity added to `cursor`, also over the entire batch. All are float64.
     """
 
     def __init__(self, shard: RankShard, stop: StopSignal, num_sums: int) -> None:
@@ -44,8 +44,8 @@ class AllReduce:
         self.value, self.means, self.weights = np.zeros(1), np.zeros(num_sums), np.zeros(num_sums)
 
     def set_gradients(self, segments: list[Segment], parameters: Sequence[Tensor], has_equal_weights: bool) -> None:
-        """Set the gradients to add up. `has_equal_weights`: all rows have equal weights."""
-        self.has_equal_weights = has_equal_weights  # then the sum of the weights is the size of the batch
+        """Set the gradients to add up. `has_equal_weights` tells whether all rows have equal weights."""
+        self.has_equal_weights = has_equal_weights  # if so, the sum of the weights is the batch size
         self.sparse_segments = [segment for segment in segments if segment.used_rows is not None]
         self.row_shapes = [parameters[segment.parameters.start].shape[1:] for segment in self.sparse_segments]
         pieces = [piece for segment in segments if segment.used_rows is None for piece in _pieces(segment, parameters)]
@@ -55,11 +55,11 @@ class AllReduce:
         sizes = [gradient.size for gradient in self.small_gradients]
         self.message = np.empty(HEADER + self.local_sums.size + sum(sizes))
         ends = np.cumsum([HEADER + self.local_sums.size, *sizes])
-        self.slots = [self.message[begin:end] for begin, end in pairwise(ends)]  # of the copied gradients
+        self.slots = [self.message[begin:end] for begin, end in pairwise(ends)]  # for the copied gradients
         self.handles: dict[int, Callable[[], None]] = {}  # wait for a sum, by its index in `large_gradients`
 
     def overlap_with_backward(self) -> None:
-        """Change the recording: replays begin to add up each large gradient as soon as it is complete."""
+        """Change the recording so that replays begin to add up each large gradient as soon as it is complete."""
         recording = kernels.recorder()
         if recording is None:
             return
@@ -116,7 +116,7 @@ class AllReduce:
 
 
 def average_gradients(comm: Communicator, optimizer: Optimizer) -> None:
-    """Replace each gradient of an optimizer's parameters by the mean of all ranks' gradients."""
+    """Replace each gradient of an optimizer's parameters with the mean of all ranks' gradients."""
     gradients = [
         (segment, optimizer.parameters[segment.parameters.start].shape[1:]) for segment in optimizer.segments()
     ]
@@ -134,7 +134,7 @@ def average_gradients(comm: Communicator, optimizer: Optimizer) -> None:
 
 
 def all_reduce_rows(comm: Communicator, segment: Segment, row_shape: tuple[int, ...]) -> np.ndarray:
-    """Add up a gradient with only some rows used on each rank. Return the rows that any rank has used."""
+    """Add up a gradient of which each rank used only some rows. Return the rows that any rank used."""
     used = segment.used_rows
     assert used is not None
     rows = (len(used) - 1) // 2
@@ -163,7 +163,7 @@ def _pieces(segment: Segment, parameters: Sequence[Tensor]) -> list[np.ndarray]:
 
 
 def _last_write(entries: list[Any], gradient: np.ndarray) -> int:
-    """Return the place of the last call that may have written to a gradient, or -1."""
+    """Return the index of the last call that may have written to a gradient, or -1."""
     for i in reversed(range(len(entries))):
         entry = entries[i]
         if isinstance(entry, PythonCallback):

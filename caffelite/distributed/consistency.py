@@ -1,4 +1,4 @@
-"""Whether all ranks do the same: the same options, data and batches."""
+"""Checks that all ranks do the same, with the same options, data and batches."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SAMPLED_ROWS = 8  # of each batch made in Python
 
 
 def check_fingerprints(comm: Communicator, what: str, fingerprint: dict[str, Any]) -> None:
-    """Raise RuntimeError unless all ranks have the same fingerprint. It names the first rank and entry that differ."""
+    """Raise RuntimeError, naming the first rank and entry that differ, unless all ranks have the same fingerprint."""
     fingerprints = comm.all_gather_object({k: json.dumps(x, default=str) for k, x in fingerprint.items()})
     for rank, rank_fingerprint in enumerate(fingerprints):
         for name in dict.fromkeys([*fingerprints[0], *rank_fingerprint]):
@@ -31,7 +31,7 @@ def check_fingerprints(comm: Communicator, what: str, fingerprint: dict[str, Any
 
 
 def check_batch(comm: Communicator, location: str, batch: Batch | None) -> None:
-    """Raise RuntimeError unless all ranks got the same batch, or None. It compares only some rows."""
+    """Raise RuntimeError unless all ranks got the same batch, or None. Only some rows are compared."""
     rows = 0 if batch is None else batch.rows
     fingerprint = {"number of rows in the batch": rows}
     if batch is not None:

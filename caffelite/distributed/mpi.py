@@ -14,9 +14,9 @@ from caffelite.core.shard import PartialShard
 
 
 class Communicator(ABC):
-    """The processes that share batches. This process has the number `rank` of `size`.
+    """The processes that share batches. This process is number `rank` of `size`.
 
-    All ranks must make each of these calls, in the same order. All get the same bits of each sum.
+    All ranks must make each of these calls, in the same order. All get the same bits in each sum.
     """
 
     rank: int
@@ -24,11 +24,11 @@ class Communicator(ABC):
 
     @abstractmethod
     def all_reduce_in_place(self, array: np.ndarray) -> None:
-        """Replace this contiguous array by the sum of all ranks' arrays."""
+        """Replace this contiguous array with the sum of all ranks' arrays."""
 
     @abstractmethod
     def start_all_reduce(self, array: np.ndarray) -> Callable[[], None]:
-        """Begin `all_reduce_in_place`. This rank can compute meanwhile. The returned function waits for the sum."""
+        """Begin `all_reduce_in_place`. Meanwhile this rank can compute. The returned function waits for the sum."""
 
     @abstractmethod
     def all_gather(self, array: np.ndarray) -> np.ndarray:
@@ -55,10 +55,10 @@ class Communicator(ABC):
 
 
 class RankShard(PartialShard):
-    """The rows of a batch that this rank computes. Ranks have equal parts, as far as the number of rows allows.
+    """The rows of a batch that this rank computes. The parts are as equal as the number of rows allows.
 
-    If a batch has fewer rows than ranks, a rank without rows computes a row that is not counted. So its step is like
-    the steps of other ranks, and adds 0 to each sum.
+    If there are fewer rows than ranks, a rank without rows computes a row that does not count. So its step is like
+    those of other ranks, and adds 0 to each sum.
     """
 
     def __init__(self, comm: Communicator, whole: int) -> None:

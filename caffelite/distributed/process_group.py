@@ -1,4 +1,4 @@
-"""The group of all ranks: they begin with the same state, stop together, and check that they agree."""
+"""The group of all ranks, which begin with the same state, stop together, and check that they agree."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class DistributedLoop(Loop):
         return self.processes.broadcast(super().next_python_epoch(done))
 
     def end_epochs(self, done: int) -> bool:
-        """Check that all ranks have the same parameters, and return whether a callback ends the training on any."""
+        """Check that all ranks have the same parameters. Return whether a callback on any rank ends training."""
         self._check_parameters()
         should_stop = super().end_epochs(done)
         frozen = checksum([p.requires_grad for p in self.model.parameters()])
@@ -66,7 +66,7 @@ class DistributedLoop(Loop):
 
 
 class RankGroup(ProcessGroup):
-    """The group of all ranks, on one of them."""
+    """The group of all ranks, as one of them sees it."""
 
     def __init__(self, comm: Communicator) -> None:
         self.comm = comm
@@ -106,7 +106,7 @@ class RankGroup(ProcessGroup):
     ) -> None:
         """Copy parameters, buffers, the optimizer's state and the orders of data from rank 0.
 
-        So random values that were drawn without a seed are the same on all ranks.
+        So random values drawn without a seed are the same on all ranks.
         """
         check_fingerprints(self.comm, "fit", fingerprint())
         for generator in data:

@@ -20,7 +20,7 @@ from caffelite.training.step import Step
 
 
 class ShardedEpochs(Epochs):
-    """Epochs that make whole sums and rows of the parts of all ranks. Subclasses say where the batches come from."""
+    """Epochs that combine sums and rows from the parts of all ranks. Subclasses define where the batches come from."""
 
     def __init__(self, comm: Communicator, stop: StopSignal, *args: Any) -> None:
         self.comm, self.stop = comm, stop
@@ -30,7 +30,7 @@ class ShardedEpochs(Epochs):
         return RankShard(self.comm, rows)
 
     def reduce_sums(self, sums: np.ndarray) -> np.ndarray:
-        return sums if self.step.is_training else self.comm.all_reduce(sums)  # a training step has added them up
+        return sums if self.step.is_training else self.comm.all_reduce(sums)  # a training step already added them up
 
     def gather_rows(self, rows: np.ndarray) -> np.ndarray:
         return self.comm.all_reduce(rows)
@@ -69,7 +69,7 @@ class OutOfCoreShardedEpochs(ShardedEpochs, OutOfCoreEpochs):
 class IterableShardedEpochs(ShardedEpochs, IterableEpochs):
     """Epochs over batches that Python makes: the same on all ranks."""
 
-    seconds = 0.0  # all ranks call the hooks of the loop after the same steps
+    seconds = 0.0  # all ranks call the loop's hooks after the same steps
 
     def check_equal(self, batches: list[Batch]) -> None:
         location = f"epoch {self.epoch + 1}, batch {self.batch + 1}"

@@ -61,7 +61,7 @@ class ShardedStep(Step):
         return outputs
 
     def measure(self, cursor: np.ndarray, outputs: Any, batch: Batch) -> None:
-        """Add the loss and metrics of the whole batch."""
+        """Add the loss and metrics of the entire batch."""
         for slot in range(len(self.all_reduce.means)):
             element = slice(slot, slot + 1)
             kernels.add_weighted_mean(cursor, slot, self.all_reduce.means[element], self.all_reduce.weights[element])
@@ -117,8 +117,8 @@ class ShardedObjective(Objective):
     def shard_loss(self, outputs: Any, batch: Batch, shard: RankShard) -> tuple[Tensor, np.ndarray]:
         """Return the loss of this rank's rows, and its weight in the loss of the batch.
 
-        Terms of `Losses` may have different weights, because labels that count nowhere differ. Then each term is
-        multiplied by its own weight, and their sum counts as it is.
+        Terms of `Losses` may have different weights, because each ignores other labels. Then each term is multiplied by
+        its own weight, and their sum is used as it is.
         """
         loss, shares = self.compute_loss(outputs, batch), []
         for term in self.terms:
@@ -138,7 +138,7 @@ class ShardedObjective(Objective):
 
 
 class ScaleByShare(Function):
-    """y = share · x,  dx = share · dy;  y = 0 if the share is 0, because x may be NaN without rows that count."""
+    """y = share · x,  dx = share · dy;  y = 0 if the share is 0, because x may be NaN if no rows count."""
 
     def forward(self, x: np.ndarray, share: np.ndarray) -> np.ndarray:
         self.share = share
@@ -151,8 +151,8 @@ class ScaleByShare(Function):
 class MaskGradient(Function):
     """y = x,  dx = dy; but dx = 0 if the weights of all rows, (n, …), are 0.
 
-    A user's loss may have divided by the sum of the weights. The layers before it still need a gradient, because other
-    ranks' rows depend on these rows through BatchNorm's mean and variance.
+    A user's loss may have divided by the sum of the weights. The layers before it still need a gradient, because the
+    rows of other ranks depend on these rows through BatchNorm's mean and variance.
     """
 
     def forward(self, x: np.ndarray, weights: np.ndarray) -> np.ndarray:

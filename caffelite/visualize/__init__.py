@@ -1,1 +1,1 @@
-"""Pictures and descriptions of a model: the graph of a Tensor, statistics of a step, plots."""
+"""Pictures and descriptions of a model: a Tensor's graph, statistics of a step, plots."""

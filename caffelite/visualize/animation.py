@@ -1,8 +1,8 @@
-"""`film`: a training as an animated picture, with the outputs of the model after some of the epochs.
+"""`film`: training as an animated picture, with the model's outputs after some of the epochs.
 
-While `fit` runs, a callback keeps the model's outputs on a grid. The pictures are drawn afterwards, because only then
-the length of the loss's axes is known. The files are small: all frames have the same 64 colours, and no dithering.
-(matplotlib's PillowWriter gives each frame 256 colours of its own.)
+While `fit` runs, a callback records the model's outputs on a grid. The pictures are drawn afterwards, because only then
+is the length of the loss's axes known. The files are small because all frames share the same 64 colours, without
+dithering. (matplotlib's PillowWriter gives each frame 256 colours of its own.)
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from caffelite.training.history import History
 from caffelite.visualize.regions import Plane
 
 PIXELS = 200  # along the longer side of the regions
-CURVE_POINTS = 400  # places of a curve
-MAX_POINTS = 2000  # rows that are drawn
-WIDTH, DPI = 4.4, 100  # inches, and pixels in each of them
+CURVE_POINTS = 400  # points of a curve
+MAX_POINTS = 2000  # rows to draw
+WIDTH, DPI = 4.4, 100  # inches, and pixels per inch
 TITLE, MAIN, LOSS = 0.3, 3.7, 1.25  # inches
-COLOURS, MIN_DISTANCE = 64, 10  # colours of a film; of 255, how near to the picture's own colours others may not come
+COLOURS, MIN_DISTANCE = 64, 10  # colours of a film; of 255, how far others stay from the picture's own colours
 LAST_SECONDS = 2.0  # seconds that an animation stays on its last frame
 
 
 class Film:
-    """A training, as `film` returns it: a notebook shows it with a slider, and `save` writes it to a file.
+    """A film of training, made by `film`: a notebook shows it with a slider, and `save` writes it to a file.
 
-    `history` is the result of `fit`. `epochs` has the number of completed epochs for each frame. `points` are the
-    inputs at which the model's outputs are drawn, (m, 2) or (m, 1), and `outputs` has these outputs for each frame.
+    `history` is the result of `fit`. `epochs` has the number of completed epochs for each frame. `points` holds the
+    inputs at which the model's outputs are drawn, (m, 2) or (m, 1), and `outputs` these outputs for each frame.
     """
 
     def __init__(self, subject: _Regions | _Curve) -> None:
@@ -55,7 +55,7 @@ class Film:
         return f"Film({len(self)} frames, epochs {self.epochs[0]} … {self.epochs[-1]})"
 
     def _add_frame(self, model: Model, epoch: int) -> None:
-        """Take a frame; a frame of the same epoch is replaced."""
+        """Record a frame, replacing any frame of the same epoch."""
         if self.epochs[-1:] == [epoch]:
             for frame_list in (self.epochs, self.outputs, self._predictions):
                 frame_list.pop()
@@ -66,7 +66,7 @@ class Film:
     @cached_property
     @style()
     def frames(self) -> list[np.ndarray]:
-        """The pictures, each (height, width, 3) of uint8. They are drawn when they are first needed."""
+        """The pictures, each (height, width, 3) uint8, drawn when they are first needed."""
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
         from caffelite._support.figures import Figure
@@ -106,8 +106,8 @@ class Film:
     def save(self, path: str | os.PathLike, *, fps: float = 8) -> None:
         """Write the film to a file: `.gif`, an animation, or `.html`, a page with a slider.
 
-        `fps` is the number of frames a second. The last frame of a GIF stays for two seconds more. The page needs no
-        other file and no network. Raise ValueError for another ending of the name, and OSError if the file cannot be
+        `fps` is the number of frames per second. The last frame of a GIF stays for two more seconds. The page needs no
+        other files and no network. Raise ValueError for any other file extension, and OSError if the file cannot be
         written.
         """
         path, fps = Path(path), check_positive("fps", fps)
@@ -124,7 +124,7 @@ class Film:
 
     @cached_property
     def _images(self) -> list[Any]:
-        """The frames as Pillow's images of 64 colours, the same in all."""
+        """Return the frames as Pillow images with 64 colours, the same in all frames."""
         from PIL import Image, ImageColor
 
         images = [Image.fromarray(frame) for frame in self.frames]
@@ -168,7 +168,7 @@ class Film:
 
 
 class _Regions:
-    """The picture of a classifier of points in the plane."""
+    """The picture for a classifier of points in the plane."""
 
     def __init__(self, model: Model, x: np.ndarray, y: np.ndarray) -> None:
         self.x, self.y = x, y
@@ -189,7 +189,7 @@ class _Regions:
 
 
 class _Curve:
-    """The picture of a regression with one input."""
+    """The picture for a regression with one input."""
 
     height = 0.7
 
@@ -218,7 +218,7 @@ class _Curve:
 
 
 class _FrameRecorder:
-    """The callback that takes the frames."""
+    """The callback that records the frames."""
 
     def __init__(self, film: Film, frame_epochs: Iterable[int]) -> None:
         self.film, self.frame_epochs = film, sorted(frame_epochs)
@@ -247,25 +247,25 @@ def film(
     callbacks: Iterable[Callable[[int, History], Any]] = (),
     **options: Any,
 ) -> Film:
-    """Train a model as `fit` does, and return the training as a film. A notebook shows it with a slider.
+    """Train a model like `fit`, and return a film of the training, which a notebook shows with a slider.
 
         film = cl.plots.film(model, x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=200)
         film.save("spiral.gif")
 
     A classifier has points x (n, 2) and integer labels y (n,), and its outputs have a column for each class: the film
     shows `decision_regions`. A regression has numbers x (n, 1) or (n,) and targets y (n, 1) or (n,): the film shows its
-    curve. The loss is below. At most 2,000 of the rows are drawn. The title counts all.
+    curve. The loss is drawn below. The film shows at most 2,000 of the rows, but the title counts all.
 
-    The first frame shows the model before the training, the last one after it. Most of the `frames` are near the
-    beginning, where most happens: frame i is after about epochs · (i / (frames − 1))² epochs. There is at most one for
-    each epoch.
+    The first frame shows the model before training, and the last one after it. Most of the `frames` are near the
+    beginning, where most happens: frame i is taken after about epochs · (i / (frames − 1))² epochs. There is at most
+    one per epoch.
 
-    All other arguments, also in `options`, are as in `fit`: batch_size, shuffle, metrics and so on. The training has
-    the same bits as `fit` with the same arguments, and raises the same errors. `film.history` is its result, and
-    `film.save(path)` writes a `.gif` or an `.html` file.
+    All other arguments, including `options`, are as in `fit`: batch_size, shuffle, metrics and so on. The result has
+    the same bits as that of `fit` with the same arguments, and the errors are the same. `film.history` is what `fit`
+    returns, and `film.save(path)` writes a `.gif` or an `.html` file.
 
-    Needs matplotlib, the extra `plot`. Without it, raises ImportError before the training. Raise ValueError for other
-    shapes of x, y and the outputs, and for fewer than 2 frames.
+    This needs matplotlib (the extra `plot`), and otherwise raises ImportError before training. Raise ValueError for
+    other shapes of x, y and the outputs, and for fewer than 2 frames.
     """
     import caffelite._support.figures  # noqa: F401 (raises ImportError without matplotlib)
 
@@ -296,7 +296,7 @@ def _choose_subject(model: Model, x: np.ndarray, y: np.ndarray) -> _Regions | _C
 
 
 def _sample_rows(rows: int) -> np.ndarray:
-    """Return the numbers of the rows that are drawn."""
+    """Return the indices of the rows to draw."""
     return np.linspace(0, rows - 1, min(rows, MAX_POINTS)).astype(int)
 
 
@@ -310,7 +310,7 @@ FILM
 </html>
 """
 
-# The page works without the script, too: then it shows the last frame. Nothing moves before somebody presses play.
+# The page works without the script, too: it then shows the last frame. Nothing moves until you press play.
 WITH_SLIDER = """<div id="@ID@" style="width:@WIDTH@px;max-width:100%">
 <img class="as-is" width="@WIDTH@" height="@HEIGHT@" style="max-width:100%;height:auto;display:block"
  alt="What the model computes after each epoch, and the loss" src="data:image/png;base64,@PICTURE@">

@@ -1,4 +1,4 @@
-"""Axes and figures in the style of all pictures."""
+"""Axes and figures in the common style of all pictures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def style_axes(axes: Any, title: str, grid: str | None = None, loc: str = "left") -> None:
-    """Write the title, and draw no box. Behind the picture are the lines of a grid: "x", "y", "both" or none."""
+    """Set the title, and remove the box. Behind the picture are the lines of a grid: "x", "y", "both" or none."""
     axes.grid(visible=False)
     if grid is not None:
         axes.grid(axis=grid)
@@ -24,5 +24,5 @@ def make_figure(width: float = 10, height: float = 4.375, **options: Any) -> Any
 
 
 def make_axes(width: float, height: float) -> Any:
-    """Axes on a figure of this size in inches, which has no others."""
+    """Return the only axes of a new figure of this size in inches."""
     return make_figure(width, height).subplots()

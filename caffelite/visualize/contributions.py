@@ -1,4 +1,4 @@
-"""Pictures of an Explanation: how columns lead to an output, for a row, for all rows, and over a column's values."""
+"""Pictures of an Explanation: how columns contribute, in one row, in all rows, and over a column's values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caffelite._support.colours import FAINT, INK, PALETTE, style
 from caffelite._support.text_table import escape_tex, shorten
 from caffelite.visualize.axes import make_axes, style_axes
 
-MAX_COLUMNS = 12  # in a picture; others are added up, or left out
+MAX_COLUMNS = 12  # in a picture; the others are added up or left out
 MAX_WORDS = 20  # on an axis
 MAX_POINTS = 2000  # rows in a picture
 RISE, FALL = PALETTE[4], PALETTE[0]  # contributions above and below 0
@@ -30,7 +30,7 @@ def waterfall(
     what: str,
     axes: Any = None,
 ) -> Any:
-    """Draw bars from the base, below, to the output, above. The columns with the largest contributions are on top.
+    """Draw bars from the base, at the bottom, to the output. The columns with the largest contributions are at the top.
 
     labels, values and errors are (columns,). `what` names the output.
     """
@@ -42,7 +42,7 @@ def waterfall(
     else:
         labels, values, errors = [labels[i] for i in order], values[order], errors[order]
     axes = make_axes(7, 1.3 + 0.36 * len(labels)) if axes is None else axes
-    ends = output - np.concatenate([[0.0], np.cumsum(values)[:-1]])  # of each bar, from the top
+    ends = output - np.concatenate([[0.0], np.cumsum(values)[:-1]])  # for each bar, from the top
     starts = ends - values
     places = np.arange(len(values))[::-1]
     colours = [RISE if value > 0 else FALL for value in values]
@@ -65,15 +65,15 @@ def waterfall(
 
 
 def _format_change(value: float, digits: int) -> str:
-    """Return a number with its sign; 0 has none."""
+    """Return a number with its sign, or 0 without one."""
     return f"{value:+,.{digits}f}".replace("-", "−") if round(value, digits) else "0"
 
 
 @style()
 def beeswarm(names: Sequence[Any], values: np.ndarray, ranks: np.ndarray, what: str, axes: Any = None) -> Any:
-    """Draw a line of points for each column. Points that would hide each other are moved up and down.
+    """Draw a line of points for each column. Points that would overlap are moved up or down.
 
-    values and ranks are (n, columns). A rank in 0 … 1 is a colour, and NaN is grey.
+    values and ranks are (n, columns). A rank in 0 … 1 gives the colour, and NaN is grey.
     """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap
@@ -101,7 +101,7 @@ def beeswarm(names: Sequence[Any], values: np.ndarray, ranks: np.ndarray, what: 
 
 
 def spread_points(x: np.ndarray, width: float, height: float) -> np.ndarray:
-    """Return offsets (n,) within ±height for points at x, so points within a width are beside each other."""
+    """Return offsets (n,) within ±height for points at x, so that points closer than a width do not overlap."""
     bins = np.floor(x / width).astype(np.int64)
     order = np.argsort(bins, kind="stable")
     _, starts, counts = np.unique(bins[order], return_index=True, return_counts=True)
@@ -113,7 +113,7 @@ def spread_points(x: np.ndarray, width: float, height: float) -> np.ndarray:
 
 @style()
 def class_bars(names: Sequence[Any], means: np.ndarray, classes: Sequence[Any], axes: Any = None) -> Any:
-    """Draw the mean size of the contributions to each class, a bar a column. means (columns, classes)."""
+    """Draw the mean size of the contributions to each class, one bar per column. means (columns, classes)."""
     order = np.argsort(-means.sum(axis=1), kind="stable")[:MAX_COLUMNS]
     axes = make_axes(7, 1.3 + 0.36 * len(order)) if axes is None else axes
     places, left = np.arange(len(order))[::-1], np.zeros(len(order))
@@ -160,7 +160,7 @@ def dependence(data: np.ndarray, values: np.ndarray, name: str, what: str, axes:
             axes.xaxis.set_major_locator(locator)
             axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
         axes.scatter(data[~is_missing], values[~is_missing], s=9, color=FALL, linewidths=0)
-        if is_missing.any():  # at the right edge, as their place is unknown
+        if is_missing.any():  # at the right edge, because their position is unknown
             edge = {"transform": axes.get_yaxis_transform()}
             axes.scatter(np.full(is_missing.sum(), 0.985), values[is_missing], s=9, color=RISE, linewidths=0, **edge)
             axes.set_title("missing", fontsize=9, color=RISE, loc="right")

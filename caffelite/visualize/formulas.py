@@ -1,8 +1,8 @@
-"""The formulas of common Functions with the numbers of one row put in, forward and back.
+"""The formulas of common Functions with the numbers of one row filled in, forward and backward.
 
-A formula is its text and its result: `("0.5 · 2 + 1", "2")`. There is one for each number of the output, or on the way
-back for each number of the input. Functions that are not here have none. Their subclasses have none either, because
-they may compute anything.
+A formula is its text and its result: `("0.5 · 2 + 1", "2")`. There is one for each number of the output or, on the way
+back, of the input. Functions that are not here have no formulas. Subclasses have none either, because they may compute
+anything.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from caffelite import functions as f
 from caffelite.core.function import Function
 
 Formulas = list[tuple[str, str]]
-MAX_NUMBERS = 4  # numbers of an input or an output
+MAX_NUMBERS = 4  # numbers in an input or an output
 
 
 def format_number(x: Any) -> str:
-    """Return a number with three digits: `−0.25`, `1.2e−5`. Labels and bools as they are."""
+    """Return a number with three digits, `−0.25` or `1.2e−5`; labels and bools as they are."""
     if isinstance(x, float):
-        digits = f"{x + 0.0:.3g}"  # + 0 makes 0 of −0
+        digits = f"{x + 0.0:.3g}"  # + 0 turns −0 into 0
         return digits.replace("e-0", "e-").replace("e+0", "e").replace("e+", "e").replace("-", "−")
     return str(x).replace("-", "−")
 
 
 def forward_formulas(function: Function, inputs: Sequence[Any], output: np.ndarray) -> Formulas:
-    """Return the formulas of a Function's output; [] if there are too many numbers, or no formulas for this class."""
+    """Return the formulas of a Function's output; [] if there are too many numbers, or the class has no formulas."""
     formula = FORWARD_FORMULAS.get(type(function))
     if formula is None or not _are_few([*inputs, output]):
         return []
@@ -36,7 +36,7 @@ def forward_formulas(function: Function, inputs: Sequence[Any], output: np.ndarr
 
 
 def backward_formulas(function: Function, inputs: Sequence[Any], output: np.ndarray, dy: np.ndarray) -> Formulas:
-    """Return the formulas of the gradient of a Function's input; [] if there are too many numbers, or no formulas."""
+    """Return the formulas of the gradient of a Function's input; [] if there are too many numbers or no formulas."""
     formula = BACKWARD_FORMULAS.get(type(function))
     if formula is None or not _are_few([*inputs, output]):
         return []
@@ -58,7 +58,7 @@ def _format_numbers(array: np.ndarray) -> list[str]:
 
 
 def _join_terms(terms: list[str]) -> str:
-    """Terms with their signs between them: `a + b − c`."""
+    """Join terms with their signs: `a + b − c`."""
     return " + ".join(terms).replace("+ −", "− ") if terms else "0"
 
 
@@ -72,7 +72,7 @@ def _linear(function: Any, inputs: Sequence[np.ndarray]) -> list[str]:
 
 
 def _products(a: np.ndarray, b: np.ndarray) -> list[str]:
-    """Return the products of the numbers of two arrays."""
+    """Return the products of two arrays' numbers, as text."""
     return [f"{x} · {_parenthesize(y)}" for x, y in zip(_format_numbers(a), _format_numbers(b), strict=True)]
 
 

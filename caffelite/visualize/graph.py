@@ -1,10 +1,10 @@
 """A drawing of the graph that made a Tensor, as SVG text.
 
-The boxes are in rows: the Tensor itself in the lowest, the inputs of a box above it. An input that is used further down
-is one line through the rows between. The line has a place in each of these rows, as a box has.
+The boxes are in rows: the Tensor itself in the lowest, the inputs of a box above it. If an input is used further down,
+a line runs through the rows in between, and has a place in each of them, like a box.
 
-`graph` writes two lines of text into a box. `trace` (`worked_example.py`) draws the same boxes with more lines. Boxes
-in a row have their lower ends at the same height.
+`graph` writes two lines of text into a box. `trace` (`worked_example.py`) draws the same boxes with more lines. The
+boxes in a row are aligned at the bottom.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from caffelite.core.autograd import topological_order
 from caffelite.core.modes import mode, record_graph
 from caffelite.core.tensor import Tensor
 
-LETTER, MAX_LABEL = 8.5, 48  # the width of a letter of 14 pixels' height; how many a label has at most
-MIN_HEIGHT, LINE_HEIGHT = 50, 18  # pixels of a box at least, which has room for two lines, and of a line
+LETTER, MAX_LABEL = 8.5, 48  # the width of a letter 14 pixels high; the most letters in a label
+MIN_HEIGHT, LINE_HEIGHT = 50, 18  # pixels: of a box for two lines, the smallest, and of a line
 GAP, MARGIN = 34, 8  # between rows, and around the drawing
 COLUMN_GAP, PORT_GAP = 16, 14  # between boxes in a row, and between arrows that end at one box
 
-# Dark letters on light boxes and grey arrows: they can be read on light and on dark backgrounds.
+# Dark letters on light boxes, and grey arrows, are readable on light and on dark backgrounds.
 STYLES = {
     "function": 'fill="#e6f1fa" stroke="#0072b2"',
     "requires_grad": 'rx="12" fill="#fff3dc" stroke="#c98500"',
@@ -40,10 +40,10 @@ STYLES = {
 
 
 class SVG(str):
-    """SVG text, which notebooks show as the picture. Its `repr` is the size."""
+    """SVG text, which notebooks show as a picture. Its `repr` gives the size."""
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write the picture to a file, such as `graph.svg`, which a browser shows. Raise OSError if it cannot."""
+        """Write the picture to a file, such as `graph.svg`, for a browser. Raise OSError if that fails."""
         Path(path).write_text(self, encoding="utf-8")
 
     def __repr__(self) -> str:
@@ -54,26 +54,26 @@ class SVG(str):
         return str(self)
 
 
-Piece = tuple[str, str]  # a text, and its colour; "" for the usual one
+Piece = tuple[str, str]  # a text, and its colour ("" for the default)
 
 
 class Box:
-    """A box with lines of text; without text, the place of a line that runs through a row.
+    """A box with lines of text or, without text, the place of a line that runs through a row.
 
-    A line is a text, or pieces of it with colours. `function` is the one that the box stands for, None for a leaf.
-    `tensors` are its outputs that are used, or the leaf; `tensor_inputs` are the Tensors that it was applied to.
+    A line is a text, or pieces of it with colours. `function` is the Function that the box stands for, None for a leaf.
+    `tensors` are its used outputs, or the leaf; `tensor_inputs` are the Tensors it was applied to.
     """
 
     def __init__(self, kind: str, lines: list[str], inputs: list[Box], row: int = 0) -> None:
         self.kind, self.inputs = kind, inputs
-        self.row, self.x = row, 0.0  # counted from the lowest; the middle
+        self.row, self.x = row, 0.0  # the row, counted from the lowest, and the box's middle
         self.function: Any = None
         self.tensors: list[Tensor] = []
         self.tensor_inputs: tuple[Tensor | None, ...] = ()
         self.write([[(_label(line), "")] for line in lines])
 
     def write(self, lines: list[list[Piece]]) -> None:
-        """Set the lines of text, and with them the size of the box."""
+        """Set the lines of text, and so the size of the box."""
         self.lines = lines
         lengths = [sum([len(text) for text, _ in line]) for line in lines]
         self.width = 24 + LETTER * max(lengths) if lines else 4
@@ -81,14 +81,14 @@ class Box:
 
 
 def graph(tensor: Tensor) -> SVG:
-    """Draw the graph that made a Tensor: the Functions, and the leaves that they were applied to.
+    """Draw the graph that made a Tensor: the Functions, and the leaves they were applied to.
 
     A leaf shows its name, its shape, and whether it requires a gradient. A Function shows its `repr` and the shape of
     its output. The arrows run from inputs to outputs. A parameter is an input of its Function. Inputs that were not
-    Tensors, such as labels or a number, were not kept. Each is a `constant`.
+    Tensors, such as labels or numbers, are not kept, and are drawn as a `constant`.
 
-    Returns SVG text, a `str`: `cl.graph(loss).save("graph.svg")`. In a notebook it shows the picture.
-    Raise TypeError for anything but a Tensor, and RuntimeError if `backward` has freed the graph.
+    Return SVG text, a `str`: `cl.graph(loss).save("graph.svg")`. A notebook shows it as a picture. Raise TypeError for
+    anything but a Tensor, and RuntimeError if `backward` has freed the graph.
     """
     if not isinstance(tensor, Tensor):
         raise TypeError(f"graph takes a Tensor, got {tensor!r}")
@@ -100,7 +100,7 @@ def graph(tensor: Tensor) -> SVG:
 
 @contextmanager
 def observe_graph(training: bool) -> Iterator[None]:
-    """Inside, Functions record a graph, behave as in training or not, and give no warnings. No Program records them."""
+    """Inside, Functions record a graph, behave as in training or inference, and don't warn. No Program records them."""
     before, mode.training = mode.training, training
     try:
         with record_graph(), kernels.pause_recording(), np.errstate(all="ignore"):
@@ -110,7 +110,7 @@ def observe_graph(training: bool) -> Iterator[None]:
 
 
 def draw_boxes(boxes: list[Box], legend: Sequence[Piece] = ()) -> SVG:
-    """Draw boxes, and below them a legend: texts with their colours."""
+    """Draw boxes, with a legend below them: texts with their colours."""
     return _render(_place(_rows(boxes)), legend)
 
 
@@ -130,7 +130,7 @@ def build_boxes(*results: Tensor) -> list[Box]:
         return boxes[key]
 
     tensors = topological_order(*results)
-    outputs: dict[int, dict[int, Tensor]] = {}  # of each Function, those that are used
+    outputs: dict[int, dict[int, Tensor]] = {}  # the used outputs of each Function
     for x in (*[x for tensor in tensors for x in tensor.inputs if x is not None], *results):
         outputs.setdefault(id(x.function), {})[id(x)] = x
     for tensor in tensors:
@@ -146,7 +146,7 @@ def build_boxes(*results: Tensor) -> list[Box]:
 
 
 def _rows(boxes: list[Box]) -> list[list[Box]]:
-    """Return the rows, the lowest first. A box is in the row right above the highest box that it goes into."""
+    """Return the rows, the lowest first. A box is in the row just above the highest box that uses it."""
     for box in reversed(boxes):
         for x in box.inputs:
             x.row = max(x.row, box.row + 1)
@@ -164,9 +164,9 @@ def _rows(boxes: list[Box]) -> list[list[Box]]:
 
 
 def _place(rows: list[list[Box]]) -> list[list[Box]]:
-    """Set x, from the lowest row up: as near to the mean of where a box's arrows end as its neighbours allow.
+    """Set x, from the lowest row up: as near to the mean of the ends of a box's arrows as its neighbours allow.
 
-    The first input of the first input … of the result is straight above it. The others are left and right of it.
+    The first input of the first input … of the result is straight above it, and the others to the left and right.
     """
     spine = rows[0][0]
     ends: dict[Box, list[float]] = {node: [0.0] for node in rows[0]}
@@ -186,7 +186,7 @@ def _place(rows: list[list[Box]]) -> list[list[Box]]:
 
 
 def _render(rows: list[list[Box]], legend: Sequence[Piece]) -> SVG:
-    from html import escape  # takes a millisecond, only if you draw
+    from html import escape  # takes a millisecond, so only if you draw
 
     def text(x: float, y: float, line: Sequence[Piece], attributes: str = "") -> str:
         pieces = [
@@ -236,6 +236,6 @@ def _render(rows: list[list[Box]], legend: Sequence[Piece]) -> SVG:
 
 
 def _label(text: str) -> str:
-    """In one line, of limited length, of letters that XML allows."""
+    """Return the text in one line, of limited length, with only the characters that XML allows."""
     line = shorten(text, MAX_LABEL)
     return "".join(letter if letter.isprintable() else "\N{REPLACEMENT CHARACTER}" for letter in line)

@@ -1,6 +1,6 @@
-"""`inspect`: statistics of a model's layers and gradients on some rows, in numbers, words and pictures.
+"""`inspect`: statistics of a model's layers and gradients for some rows, in numbers, words and pictures.
 
-The words name unusual values, by these thresholds:
+The words point out unusual values, according to these thresholds:
 
     DEAD        A few units of a ReLU that no row activates are usual, and harmless. From a tenth on, the layer is
                 noticeably narrower than it was made.
@@ -39,14 +39,14 @@ from caffelite.training.callbacks.advice import describe_merged
 from caffelite.training.inputs import UserData, as_losses, prepare_data
 from caffelite.visualize.graph import observe_graph
 
-DEAD = 0.1  # share of the units that are 0 for all rows
+DEAD = 0.1  # share of units that are 0 for all rows
 SATURATED = 0.01  # share of the range, from its ends
 STALLED = 0.5  # share of the values that are saturated
-VANISHED, EXPLODED = 1e-3, 1e3  # norm of a gradient, over that at the model's outputs
+VANISHED, EXPLODED = 1e-3, 1e3  # norm of a gradient, divided by that at the model's outputs
 BINS = 40  # of histograms
-BLOCK = 2**14  # numbers of a histogram at a time; they stay in the cache
+BLOCK = 2**14  # numbers of a histogram at a time, which stay in the cache
 
-RANGES = {Tanh: (-1, 1), Sigmoid: (0, 1)}  # of Functions that saturate
+RANGES = {Tanh: (-1, 1), Sigmoid: (0, 1)}  # for Functions that saturate
 
 
 @rename_attributes(least="min", most="max")
@@ -87,11 +87,11 @@ class LayerStatistics:
     ) -> None:
         self.name, self.function = name, repr(function)
         self.output = Statistics(output)
-        self.gradient = None if gradient is None else Statistics(gradient)  # of the output; None: nobody used it
+        self.gradient = None if gradient is None else Statistics(gradient)  # of the output; None if it was not used
         self.inputs_finite = all(np.isfinite(x).all() for x in inputs if x.dtype.kind == "f")
         self.units, self.dead = _count_dead_units(output, axis)
         if any(np.may_share_memory(x, output) or _count_dead_units(x, axis)[1] for x in inputs):
-            self.dead = 0  # they have not died here
+            self.dead = 0  # they did not die here
         self.saturated: float | None = None  # share of the values
         for saturating, (low, high) in RANGES.items():
             if isinstance(function, saturating):
@@ -111,7 +111,7 @@ class ParameterStatistics:
 class Inspection:
     """The result of `inspect`: `loss`, `rows`, `layers` in order, `parameters` by name, and `findings` in words.
 
-    Printed, it is two tables and the findings; `plot` draws histograms. A notebook shows it as HTML.
+    Printed, it shows two tables and the findings; `plot` draws histograms. A notebook shows it as HTML.
     """
 
     def __init__(
@@ -174,10 +174,10 @@ class Inspection:
 
     @style()
     def plot(self) -> Any:
-        """Draw histograms, a line a layer: of its outputs, their gradients, its parameters and theirs.
+        """Draw histograms, one line per layer: its outputs, its parameters, and the gradients of both.
 
-        Each has a scale of its own, from the least to the greatest number; counts are on a logarithmic scale, since
-        most gradients are small, and many outputs 0. Returns the matplotlib figure. Needs matplotlib.
+        Each has its own scale, from the smallest to the largest number. Counts are on a logarithmic scale, because most
+        gradients are small and many outputs are 0. Return the matplotlib figure. This needs matplotlib.
         """
         from matplotlib.layout_engine import ConstrainedLayoutEngine
 
@@ -196,7 +196,7 @@ class Inspection:
         return figure
 
     def _plot_lines(self) -> list[tuple[str, str, list[Statistics | None]]]:
-        """Return the histograms of `plot`: beside each layer its first parameter, its others on lines of their own."""
+        """Return the histograms of `plot`: next to each layer its first parameter; others have lines of their own."""
         lines: list[tuple[str, str, list[Statistics | None]]] = []
         remaining = dict(self.parameters)
         for layer in self.layers:
@@ -213,16 +213,17 @@ class Inspection:
 def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
     """Inspect the outputs of each layer for these rows, its parameters, and the gradients of both.
 
-    `inspect` makes one step as `fit` does, forward and backward, in training (Dropout drops) but without an update. It
-    uses a copy: the model, its gradients, buffers and random streams do not change. Some hundreds of rows are enough.
+    `inspect` makes one step like `fit`, forward and backward, as in training (Dropout is active) but without an update.
+    It uses a copy, so the model, its gradients, buffers and random streams do not change. A few hundred rows are
+    enough.
 
-    The layers are the Functions in the model, in the order in which they are applied, and the Functions in them. In a
-    `call`, activations that are applied as methods, `.relu()`, count too, but have no name. A unit is a feature or a
-    channel. `dead` units are 0 for all rows, because of this layer. `saturated` is the share of values of tanh or
-    sigmoid at the ends of their range. The norm of a gradient is √Σ g². An rms is the root of the mean square. Plain
-    SGD changes a parameter by lr × ratio of its size.
+    The layers are the Functions in the model, and the Functions in them, in the order in which they are applied. In a
+    `call`, activations applied as methods, such as `.relu()`, count too, but have no name. A unit is a feature or a
+    channel. `dead` units are 0 for all rows because of this layer. `saturated` is the fraction of tanh or sigmoid
+    values at the ends of their range. The norm of a gradient is √Σ g². An rms is the root mean square. Plain SGD
+    changes a parameter by lr × ratio, relative to its size.
 
-    The findings also name two linear layers, Linear or convolutions, with nothing between them.
+    The findings also point out two linear layers, Linear or convolutions, with nothing between them.
 
     x, y, loss and the errors are as in `fit`.
     """
@@ -242,12 +243,12 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
     named_parameters = model.named_parameters()
     for p in [*named_parameters.values(), *loss.parameters()]:
         p.zero_grad()
-    # Inputs that need a gradient make everything have one, what frozen parameters make too.
+    # If the inputs need a gradient, everything has one, even the outputs of frozen layers.
     inputs = [Tensor(a, requires_grad=True) if to_row_array(a).dtype.kind == "f" else a for a in batch.inputs]
     with Trace(model, strict=False) as trace:
         outputs = trace.model(*inputs)
     steps = [step for step in trace.all_steps() if step.name or step.kind.__name__ in functions.__all__]
-    method_steps = [step for step in steps if not step.name]  # `.relu()`, whose gradient no Function of the model gets
+    method_steps = [step for step in steps if not step.name]  # `.relu()`: no Function of the model gets its gradient
     results = [*to_list(outputs), *[y for step in method_steps for y in step.outputs]]
     for tensor in results:
         tensor.retain_grad()
@@ -271,7 +272,7 @@ def _inspect(model: Model, loss: Function, batch: Any) -> Inspection:
 
 
 def _unit_axis(function: Function, previous: int) -> int:
-    """Return the axis along which outputs have their features or channels: where the input it requires has its own."""
+    """Return the axis of the outputs' features or channels: that of the features or channels in the required input."""
     required = function.required_input_shape or ()
     for i, length in enumerate(required):
         if isinstance(length, int):
@@ -280,14 +281,14 @@ def _unit_axis(function: Function, previous: int) -> int:
 
 
 def _norm(numbers: np.ndarray) -> float:
-    """Compute √Σ x² on this thread: a BLAS may wake others, which takes longer than the sum."""
+    """Compute √Σ x² on this thread. A BLAS might wake others, which takes longer than the sum."""
     return math.sqrt(np.einsum("i,i->", numbers, numbers))
 
 
 def _histogram(numbers: np.ndarray, low_value: float, high_value: float) -> tuple[np.ndarray, np.ndarray]:
-    """Compute counts and edges, also of numbers that differ in the last digit, or are too far apart to subtract.
+    """Compute counts and edges, even for numbers that differ in the last digit, or are too far apart to subtract.
 
-    np.histogram takes five times as long, because it compares each number with the edges as they are rounded.
+    np.histogram takes five times as long, because it compares each number with the rounded edges.
     """
     scale = max(abs(low_value), abs(high_value)) or 1.0
     low, high = (low_value / scale, high_value / scale) if numbers.size else (0.0, 0.0)
@@ -302,7 +303,7 @@ def _histogram(numbers: np.ndarray, low_value: float, high_value: float) -> tupl
 
 
 def _count_dead_units(array: np.ndarray, axis: int) -> tuple[int, int]:
-    """Count the units of an array, and those that are 0 for all rows and places."""
+    """Count the units of an array, and those that are 0 for all rows and positions."""
     if array.ndim < 2 or not -array.ndim < axis < array.ndim:
         return 0, 0
     other_axes = tuple([i for i in range(array.ndim) if i != axis % array.ndim])
@@ -321,7 +322,7 @@ def _input_findings(inputs: tuple[Any, ...]) -> Iterator[str]:
 
 
 def _design_findings(steps: list[TraceStep], outputs: list[Any]) -> Iterator[str]:
-    """Yield findings about two linear layers in a row, if nothing else uses what is between them."""
+    """Yield findings about two linear layers in a row, if nothing else uses the first one's output."""
     results = {id(unwrap_tensor(y)): step for step in steps if step.name for y in step.outputs}
     uses = Counter(
         [id(unwrap_tensor(x)) for step in steps for x in step.inputs] + [id(unwrap_tensor(y)) for y in outputs]
@@ -375,7 +376,7 @@ def _gradient_findings(inspection: Inspection, norm: float) -> Iterator[str]:
 
 
 def _name_layers(layers: list[LayerStatistics]) -> list[str]:
-    """Name the layers, as sentences do."""
+    """Name the layers, as part of a sentence."""
     places: list[str] = []
     for layer in layers:
         function = shorten(layer.function, 40)
@@ -395,7 +396,7 @@ def _format_number(x: float) -> str:
 
 
 def _format_short(x: float) -> str:
-    """As short as two digits allow."""
+    """Return a number as short as two digits allow."""
     plain = x == 0 or 1e-3 <= abs(x) < 1e4
     return f"{x:.2g}" if plain else re.sub("e([+-])0*", lambda e: f"e{e[1].strip('+')}", f"{x:.1e}")
 
@@ -405,7 +406,7 @@ def _format_percent(x: float) -> str:
 
 
 def _draw_histogram(axes: Any, statistics: Statistics | None) -> None:
-    """Draw the counts over the numbers. The least and the greatest number are written below."""
+    """Draw the counts over the numbers, with the smallest and the largest number written below."""
     axes.spines["bottom"].set_visible(statistics is not None)
     axes.set(xticks=[], yticks=[])
     if statistics is None or not statistics.counts.any():

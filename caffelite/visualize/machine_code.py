@@ -2,8 +2,8 @@
 
 The compiled loops have no names, so nothing says where a loop ends. But each kernel knows where its loop begins. From
 there, we follow the instructions: on to the next one, to the targets of jumps, and into functions of the same module.
-The instructions that we reach are the kernel's code. For a choice among many cases, compilers make a table of
-addresses, and a jump to an address from it. We follow such a jump to all addresses, if it has the usual form.
+The instructions that we reach are the kernel's code. To choose among many cases, compilers make a table of addresses,
+and jump to an address from it. We follow such a jump to all addresses if it has the usual form.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from caffelite._support.text_table import TextTable, text_table
 from caffelite.core.arrays import FLOATS
 from caffelite.visualize.x86_glossary import meaning
 
-CHUNK = 4096  # bytes that objdump gets; a part of a function is rarely longer
-MAX_LENGTH = 16  # bytes; more than any instruction has
-TABLE_READS = 12  # instructions, before a jump to an address from a table, that read the table
+CHUNK = 4096  # bytes given to objdump; a part of a function is rarely longer
+MAX_LENGTH = 16  # bytes; no instruction has as many
+TABLE_READS = 12  # how many instructions before a jump may read its address from a table
 
 JUMP = re.compile(r"(?:notrack |bnd )?(jmp|b)$")
 BRANCH = re.compile(r"(j(?!mp)\w+|b\.\w+|bc\.\w+|cbn?z|tbn?z)$")
@@ -39,8 +39,8 @@ class MachineInstruction(NamedTuple):
 
     address: int  #: Counted from the beginning of the module's file in memory.
     text: str  #: In Intel's syntax, numbers in base 10: `vmulps ymm0, ymm1, [rax + 32]`.
-    meaning: str  #: In words; "" for those that are not in the list.
-    target: int | None  #: Of a jump or a call, the address where it goes; None for all others.
+    meaning: str  #: In words; "" if it is not in the glossary.
+    target: int | None  #: The address to which a jump or a call goes; None for all others.
 
     @property
     def name(self) -> str:
@@ -49,15 +49,15 @@ class MachineInstruction(NamedTuple):
 
     @property
     def jumps_to(self) -> int | None:
-        """Of a jump, the address where it goes; None for all others, calls included."""
+        """The address to which a jump goes; None for all others, including calls."""
         return None if CALL.match(self.name) else self.target
 
 
 class MachineCode(TextTable):
-    """Text: one instruction a line, with its meaning. A notebook shows a table.
+    """Text with one instruction per line, and its meaning. A notebook shows a table.
 
     `instructions` is the list of them. `loops` is a list of the innermost loops, each as MachineCode: first those that
-    compute with several floats at a time, and the shorter before the longer.
+    compute with several floats at a time, and shorter loops before longer ones.
     """
 
     instructions: list[MachineInstruction]
@@ -66,7 +66,7 @@ class MachineCode(TextTable):
 
     @property
     def loops(self) -> list[MachineCode]:
-        """The innermost loops: from the target of a jump back to this jump."""
+        """The innermost loops, each from the target of a jump back to the jump."""
         jumps = [(i.jumps_to, i.address) for i in self.instructions]
         back_jumps = {(to, address) for to, address in jumps if to is not None and to <= address}
         innermost = [
@@ -89,23 +89,23 @@ def machine_code(kernel: str, isa: str | None = None, dtype: Any = np.float32) -
     `kernel` is a name from a Program's listing: "sgd", "matmul", "softmax_loss". A fused kernel, "matmul_relu", has the
     loops of "matmul". All kernels that compute element by element, such as "relu", share their loops.
 
-    `isa` is the instruction set, for example "x86-64-v3", which has AVX2; by default the one in use. `dtype` is float32
-    or float64. A kernel whose loop does not depend on the dtype has one loop for both.
+    `isa` is the instruction set, for example "x86-64-v3", which has AVX2; by default it is the one in use. `dtype` is
+    float32 or float64. Some kernels have one loop for both.
 
-    If you print the result, it is a table. A notebook shows it as HTML. `code.instructions` is a list. Each instruction
-    has `address`, `text`, `name`, `meaning` and `target`. `code.loops` has the innermost loops, each as such a table.
-    First are the loops that compute with several floats at a time, and shorter loops are before longer ones. So
-    `code.loops[0]` usually does most of the work of a simple kernel.
+    Printed, the result is a table. A notebook shows it as HTML. `code.instructions` is a list, whose elements have
+    `address`, `text`, `name`, `meaning` and `target`. `code.loops` has the innermost loops, each as such a table. Loops
+    that compute with several floats at a time come first, and shorter loops before longer ones. So `code.loops[0]`
+    usually does most of a simple kernel's work.
 
     The instructions are in the order of their addresses. The kernel's own function comes first, even if functions that
     it calls have lower addresses.
 
     The meanings are in words, for the common instructions of x86-64. `a ← b` means that register a gets b. `16 floats
-    at [rax]` are the floats in memory from the address in register rax on.
+    at [rax]` are the floats in memory that start at the address in register rax.
 
-    Raise ValueError for a kernel that does not exist, or an instruction set that this machine does not run. Raise
-    TypeError for another dtype. Raise RuntimeError without `objdump`: it is in Debian's package `binutils`, and on
-    macOS in Xcode's tools.
+    Raise ValueError for a kernel that does not exist, or an instruction set that this machine cannot run. Raise
+    TypeError for any other dtype. Raise RuntimeError without `objdump`, which is in Debian's package `binutils` and, on
+    macOS, in Xcode's tools.
 
     Source of the meanings: Intel, "Intel 64 and IA-32 Architectures Software Developer's Manual", volume 2.
     """
@@ -143,8 +143,8 @@ def _make_code(instructions: list[MachineInstruction], kernel: str, isa: str) ->
 
 
 def _follow_jumps(begin: int, file: str, base: int) -> list[MachineInstruction]:
-    """Return the instructions that run from an address on: those behind it by address, then those before it."""
-    listing: dict[int, tuple[str, int]] = {}  # by address: the text, and the address after it
+    """Return the instructions that run from an address on: those at higher addresses, then those at lower ones."""
+    listing: dict[int, tuple[str, int]] = {}  # by address: the text, and the next address
     instructions: dict[int, MachineInstruction] = {}
     pending = [begin]
     while pending:
@@ -170,10 +170,10 @@ def _follow_jumps(begin: int, file: str, base: int) -> list[MachineInstruction]:
 
 
 def _read_jump_table(lines: list[str], base: int) -> list[int]:
-    """Return where a jump may go that takes its address from a table, given the lines before it; [] for other forms.
+    """Return the targets of a jump through a table of addresses, given the lines before it; [] for other forms.
 
     The form: `cmp i, most`, `ja` elsewhere, `lea t, [rip + …] # table`, `movsxd a, [t + i*4]`, `add a, t`. The table
-    has an int32 for each case: how far from the table it is.
+    has an int32 for each case: its distance from the table.
     """
     text = "\n".join(lines)
     count = re.findall(r"cmp +\w+,0x([0-9a-f]+)\n+ja ", text)
@@ -185,7 +185,7 @@ def _read_jump_table(lines: list[str], base: int) -> list[int]:
 
 
 def _parse_instruction(address: int, line: str, base: int) -> MachineInstruction:
-    """Return the instruction of a line of objdump: mnemonic, operands, `<symbol>`, `# address`."""
+    """Return the instruction in a line of objdump: mnemonic, operands, `<symbol>`, `# address`."""
     line, _, comment = line.partition("#")
     code, _, symbol = line.partition("<")
     words = code.replace("notrack ", "").replace("bnd ", "").split(None, 1)
@@ -207,7 +207,7 @@ def _parse_instruction(address: int, line: str, base: int) -> MachineInstruction
 
 
 def _parse_operands(text: str) -> list[str]:
-    """Return the operands without the words for their widths, and numbers in base 10."""
+    """Return the operands without the words for their widths, and with numbers in base 10."""
     text = re.sub(r"\b[A-Z]+ (?:PTR|BCST) ", "", text).replace("*1]", "]").replace("*1+", "+").replace("*1-", "-")
     text = re.sub(r"0x([0-9a-f]+)", lambda number: str(_to_signed(int(number[1], 16))), text)
     text = re.sub(r"(?<=\w)\+(?=\w)", " + ", re.sub(r"(?<=\w)-(?=\w)", " - ", text)).replace(" + 0]", "]")
@@ -219,7 +219,7 @@ def _to_signed(number: int) -> int:
 
 
 def _operand_width(text: str) -> int | None:
-    """Return how many bytes the operand in memory has, or None if the text does not say it."""
+    """Return how many bytes the operand in memory has, or None if the text does not tell."""
     words = {"BYTE": 1, "WORD": 2, "DWORD": 4, "QWORD": 8, "XMMWORD": 16, "YMMWORD": 32, "ZMMWORD": 64}
     word = re.search(r"\b([A-Z]+) (?:PTR|BCST) ", text)
     return words.get(word[1]) if word else None
@@ -229,7 +229,7 @@ def _operand_width(text: str) -> int | None:
 
 
 def _disassemble(begin: int, file: str) -> dict[int, tuple[str, int]]:
-    """Return the lines of objdump from an address on, by address, each with the address after it."""
+    """Return the lines of objdump from an address on, by address, each with the next address."""
     import platform
     import shutil
     import subprocess
@@ -260,9 +260,9 @@ def _parse_listing(listing: str, limit: int) -> dict[int, tuple[str, int]]:
 if sys.platform == "win32":
 
     def _find_module(address: int) -> tuple[str, int]:
-        """Return the file of the module that has this address in memory, and where the file's address 0 is in memory.
+        """Return the file of the module at this address in memory, and where in memory the file's address 0 is.
 
-        A file of Windows begins at an address that its header has, not at 0.
+        On Windows, a file begins not at 0, but at an address that its header gives.
         """
         system = ctypes.WinDLL("kernel32")
         base, path = ctypes.c_void_p(), ctypes.create_unicode_buffer(2**15)
@@ -278,7 +278,7 @@ if sys.platform == "win32":
 else:
 
     class _SymbolInfo(ctypes.Structure):
-        """The answer of `dladdr` for an address: its file, and the place of the file in memory."""
+        """The answer of `dladdr` for an address: its file, and the file's position in memory."""
 
         _fields_ = (
             ("file", ctypes.c_char_p),
@@ -288,7 +288,7 @@ else:
         )
 
     def _find_module(address: int) -> tuple[str, int]:
-        """Return the file of the module that has this address in memory, and the address where the module begins."""
+        """Return the file of the module at this address in memory, and the address at which the module begins."""
         place = _SymbolInfo()
         if not ctypes.CDLL(None).dladdr(ctypes.c_void_p(address), ctypes.byref(place)):
             raise _unknown_address(address)

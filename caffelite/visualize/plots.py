@@ -1,8 +1,8 @@
-"""Pictures of data, models and what they get wrong. Needs the extra `plot`.
+"""Pictures of data, models and their mistakes. This needs the extra `plot`.
 
 Every function returns the matplotlib figure: `cl.plots.weights(model).savefig("weights.png")`. It draws on `axes` if
-you pass them, otherwise on a new figure, made without pyplot. So nothing global changes, and no window opens.
-`confusion_matrix`, `calibration` and `residuals` are scikit-learn's displays, and need it: `pip install scikit-learn`.
+you pass them, otherwise on a new figure, made without pyplot. So no global state changes, and no window opens.
+`confusion_matrix`, `calibration` and `residuals` use scikit-learn's displays, and so need `pip install scikit-learn`.
 """
 
 from __future__ import annotations
@@ -26,21 +26,20 @@ from caffelite.visualize.axes import make_axes, make_figure, style_axes
 from caffelite.visualize.regions import TINT as TINT
 from caffelite.visualize.regions import Plane
 
-MAX_CHARACTERS = 48 * 20  # of a text, beside curves
+MAX_CHARACTERS = 48 * 20  # of a text next to curves
 PIXELS = 500  # along the longer side of the regions
-# Below 0, 0 and above: the hue shows the sign, and so does the lightness, for prints without colours.
+# Below 0, 0 and above: the hue shows the sign, and so does the lightness, for prints without colour.
 SIGNED_COLOURS = ("#2D0060", "#777777", "#FFCF7A")
 
 
 @style()
 def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
-    """Draw points in the plane over the regions in which a classifier decides for each class.
+    """Draw points in the plane over the decision regions of a classifier.
 
-    A region is tinted with its class's colour, paler if the softmax of the model's outputs is less sure. A line shows
-    the places at which two classes tie. Points have the colour of their label, and a dark ring if the model's
-    prediction differs.
+    Each region has the tint of its class, paler where the softmax of the model's outputs is less certain. A line shows
+    where two classes tie. Points have the colour of their label, and a dark ring if the model's prediction differs.
 
-    x (n, 2) points, y (n,) integer labels, which are the columns of the model's outputs (n, classes). Raise ValueError
+    x (n, 2) are points, and y (n,) integer labels: the columns of the model's outputs (n, classes). Raise ValueError
     for other shapes.
     """
     x, y = np.asarray(x), np.asarray(y)
@@ -54,9 +53,9 @@ def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
 
 @style()
 def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) -> Any:
-    """Draw every image whose prediction is not its label, in a grid, with "label → prediction" under each.
+    """Draw every image with a wrong prediction, in a grid, with "label → prediction" under each.
 
-    images (n, height, width), or in colours (n, 3, height, width); labels (n,) and predictions (n,), numbers or names.
+    images (n, height, width), or in colour (n, 3, height, width); labels (n,) and predictions (n,), numbers or names.
     Raise ValueError for other shapes.
     """
     images, labels, predictions = np.asarray(images), np.asarray(labels), np.asarray(predictions)
@@ -72,7 +71,7 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
     if len(wrong) == 0:
         axes.text(0.5, 0.5, "none", ha="center", va="center", color=INK, transform=axes.transAxes)
         return axes.figure
-    # An image is a unit wide; its cell leaves a gap beside it and room for the caption below.
+    # An image is one unit wide; its cell leaves a gap beside it and space for the caption below.
     height = images.shape[-2] / images.shape[-1]
     cell_width, cell_height = 1.2, height + 0.42
 
@@ -81,7 +80,7 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
     def scale(columns: int) -> float:
         return max(columns * cell_width / box.width, math.ceil(len(wrong) / columns) * cell_height / box.height)
 
-    columns = min(range(1, len(wrong) + 1), key=scale)  # the grid that is largest in the axes
+    columns = min(range(1, len(wrong) + 1), key=scale)  # the grid that makes the images largest
     rows = math.ceil(len(wrong) / columns)
     for cell, i in enumerate(wrong):
         left, top = cell % columns * cell_width, -(cell // columns) * cell_height
@@ -96,11 +95,12 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
 
 @style()
 def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
-    """Draw an image, and beside it each filter of a convolution of one channel, over its output for the image.
+    """Draw an image and, next to it, each filter of a one-channel convolution above its output for the image.
 
-    This is W[o, 0] over y[o], each from dark purple, for its largest magnitude below 0, through grey for 0 to orange.
+    This is W[o, 0] above y[o]. Colours go from dark purple, for the largest magnitude below 0, through grey for 0 to
+    orange.
 
-    image (height, width). Raise ValueError for other shapes and for a convolution of several channels.
+    image (height, width). Raise ValueError for other shapes and for a convolution with several channels.
     """
     image = np.asarray(image)
     if image.ndim != 2 or convolution.in_channels != 1:
@@ -123,11 +123,11 @@ def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
 
 @style()
 def weights(function: Function) -> Any:
-    """Draw the weights of a model, or of any Function: its parameters of two and more axes, each in a panel.
+    """Draw the weights of a model, or any Function: its parameters with two or more axes, each in a panel.
 
-    A matrix is drawn as it is. The weights of a convolution are a table of filters, of input channels by output
-    channels, or of one channel in a square. Colours go from dark purple, for the largest magnitude below 0, through
-    grey for 0 to orange. The title has the largest magnitude.
+    A matrix is drawn as it is. The weights of a convolution form a table of filters, input channels by output channels,
+    or a square if there is one channel. Colours go from dark purple, for the largest magnitude below 0, through grey
+    for 0 to orange. The title gives the largest magnitude.
 
     Raise ValueError if there are no such parameters.
     """
@@ -149,10 +149,10 @@ def weights(function: Function) -> Any:
 
 @style()
 def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
-    """Draw how many rows of each label were predicted to be of each class, by scikit-learn's ConfusionMatrixDisplay.
+    """Draw how many rows of each label were predicted as each class, with scikit-learn's ConfusionMatrixDisplay.
 
-    labels (n,), predictions (n,), `scores.argmax(axis=1)`. Raise ValueError for other shapes, ImportError without
-    scikit-learn.
+    labels (n,), and predictions (n,) such as `scores.argmax(axis=1)`. Raise ValueError for other shapes, ImportError
+    without scikit-learn.
     """
     labels, predictions = _check_columns("confusion_matrix", "labels", labels, "predictions", predictions)
     display = _import_display("confusion_matrix", "metrics", "ConfusionMatrixDisplay")
@@ -176,11 +176,11 @@ def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
 
 @style()
 def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
-    """Draw how often a classifier is right, over its probabilities, by scikit-learn's CalibrationDisplay.
+    """Draw how often a classifier is right, over its probabilities, with scikit-learn's CalibrationDisplay.
 
-    labels are (n,), and probabilities are (n,) of class 1 or (n, classes), `loss.link(scores)`. With (n, classes), the
-    picture shows the probability of the predicted class (C. Guo et al., "On calibration of modern neural networks",
-    ICML 2017). It has ten bins of equal width.
+    labels are (n,), and probabilities are (n,) for class 1 or (n, classes), such as `loss.link(scores)`. With (n,
+    classes), the picture shows the probability of the predicted class (C. Guo et al., "On calibration of modern neural
+    networks", ICML 2017). There are ten bins of equal width.
 
     Raise ValueError for other shapes and for numbers outside 0 … 1, ImportError without scikit-learn.
     """
@@ -206,7 +206,7 @@ def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
 
 @style()
 def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
-    """Draw target minus prediction over the prediction, for 1,000 points at most.
+    """Draw target minus prediction over the prediction, for at most 1,000 points.
 
     targets and predictions are (n,) or (n, 1). The picture is scikit-learn's PredictionErrorDisplay. Raise ValueError
     for other shapes, ImportError without scikit-learn.
@@ -230,11 +230,11 @@ def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
 
 @style()
 def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = None) -> Any:
-    """Draw a text in lines of some columns. The ground of a character is darker if it was less probable.
+    """Draw a text in lines of `columns` characters, with a darker background for less probable characters.
 
-    The ground of a character of probability p shows −log₂ p bits: white for 0 bits and darkest for 8 or more. `↵` is
-    the end of a line, `□` a character that the font lacks. probabilities (n,), of n characters. Raise ValueError for
-    other shapes.
+    The background of a character with probability p shows −log₂ p bits: white for 0 bits and darkest for 8 or more. `↵`
+    is the end of a line, and `□` a character missing from the font. probabilities (n,) for n characters. Raise
+    ValueError for other shapes.
     """
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.font_manager import findfont, get_font
@@ -267,7 +267,7 @@ def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = 
 
 @style()
 def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
-    """Return a matplotlib Figure: `decision_regions`, and beside them the loss and the accuracy over the epochs.
+    """Return a matplotlib Figure: `decision_regions`, and next to them the loss and the accuracy over the epochs.
 
     x (n, 2), y (n,) integer labels.
     """
@@ -282,8 +282,8 @@ def spiral_picture(model: Model, history: History, x: Any, y: Any) -> Any:
 def digits_picture(history: History, images: Any, labels: Any, predictions: Any, convolution: Conv2d) -> Any:
     """Return a matplotlib Figure: `mistakes`, the loss and the accuracy over the epochs, and below them `filters`.
 
-    images (n, height, width), labels (n,), predictions (n,); the convolution, of one channel, is shown with the first
-    image that is wrong, or the first of all where none is.
+    images (n, height, width), labels (n,), predictions (n,); the convolution, which has one channel, is shown with the
+    first wrong image, or the very first if none is wrong.
     """
     wrong = np.flatnonzero(np.asarray(predictions) != labels)
     title = f"{len(wrong):,} of {len(images):,} held-out images wrong (label → prediction)"
@@ -298,7 +298,7 @@ def digits_picture(history: History, images: Any, labels: Any, predictions: Any,
 
 @style()
 def text_picture(history: History, characters: str, probabilities: Any) -> Any:
-    """Return a matplotlib Figure: `text`, what there is room for, and beside it loss and accuracy over the epochs."""
+    """Return a matplotlib Figure: as much of `text` as fits, and next to it loss and accuracy over the epochs."""
     figure = make_figure(dpi=160)
     axes = _draw_curves_right(figure, history, "held-out text, the darker the less expected")
     text(characters[:MAX_CHARACTERS], probabilities[:MAX_CHARACTERS], axes=axes)
@@ -312,8 +312,8 @@ def table_picture(
     """Return a matplotlib Figure: predictions for held-out rows, curves over the epochs, and importances of columns.
 
     With classes, truth (n,) and predictions (n,) are labels, and the figure shows how many rows of each class were
-    predicted as each class. Without classes they are values, and it shows one over the other. `importances` are numbers
-    by the names of columns.
+    predicted as each class. Without classes they are values, and it plots one over the other. `importances` maps column
+    names to numbers.
     """
     truth, predictions = _check_columns("table_picture", "truth", truth, "predictions", predictions)
     figure = make_figure(dpi=160)
@@ -329,7 +329,7 @@ def table_picture(
 
 
 def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, classes: Sequence[str]) -> None:
-    """How many rows of each class were taken for each, the darker the larger their share of the row."""
+    """Draw how many rows of each class were predicted as each class, darker for a larger share of the row."""
     count = len(classes)
     counts = np.zeros((count, count), np.int64)
     np.add.at(counts, (labels, predictions), 1)
@@ -340,7 +340,7 @@ def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, clas
         axes.text(j, i, f"{counts[i, j]:,}", ha="center", va="center", fontsize=min(11, 90 / count), color=colour)
     names = [escape_tex(shorten(name, 18)) for name in classes]
     places = range(0, count, math.ceil(count / 20))
-    are_long = count * max(map(len, names)) > 30  # together wider than the picture
+    are_long = count * max(map(len, names)) > 30  # together they are wider than the picture
     axes.set_xticks(places, [names[i] for i in places], rotation=90 if are_long else 0)
     axes.set_yticks(places, [names[i] for i in places])
     axes.set(xlabel="predicted", ylabel="true")
@@ -349,7 +349,7 @@ def _draw_confusion(axes: Any, labels: np.ndarray, predictions: np.ndarray, clas
 
 
 def _draw_predictions(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> None:
-    """Predictions over true values, a point a row; on the line they are right."""
+    """Draw predictions over true values, one point per row. Points on the line are right."""
     shown_rows = np.linspace(0, len(truth) - 1, min(len(truth), 5000)).astype(int)
     all_values = np.concatenate([truth, predictions])
     ends = all_values.min(), all_values.max()
@@ -360,15 +360,15 @@ def _draw_predictions(axes: Any, truth: np.ndarray, predictions: np.ndarray) -> 
 
 
 def _draw_importances(axes: Any, importances: Mapping[str, float], what: str) -> None:
-    """Bars of the columns that matter most."""
+    """Draw bars for the columns that matter most."""
     top = sorted(importances.items(), key=lambda item: item[1])[-10:]
     axes.barh(range(len(top)), [x for _, x in top], color=PALETTE[0], height=0.6)
     axes.set_yticks(range(len(top)), [escape_tex(shorten(name, 18)) for name, _ in top])
-    style_axes(axes, f"{what} if shuffled", grid="x", loc="right")  # over the names: it may be wider than the bars
+    style_axes(axes, f"{what} if shuffled", grid="x", loc="right")  # above the names: it may be wider than the bars
 
 
 def _draw_curves_right(figure: Any, history: History, title: str) -> Any:
-    """Draw the loss and the accuracy on the right of a figure; titled axes on its left, empty."""
+    """Draw the loss and the accuracy on the right of a figure. Return the empty axes on its left, with a title."""
     left, right = figure.subfigures(1, 2, width_ratios=[0.8, 1], wspace=0.04)
     main = left.subplots()
     main.set_title(title)
@@ -397,7 +397,7 @@ def _draw_curves(figure: Any, history: History, validation_label: str = "held ou
 
 
 def _import_display(what: str, module: str, name: str) -> Any:
-    """Return a class of scikit-learn's."""
+    """Return a display class of scikit-learn."""
     try:
         return getattr(import_module(f"sklearn.{module}"), name)
     except ImportError:
@@ -405,7 +405,7 @@ def _import_display(what: str, module: str, name: str) -> Any:
 
 
 def _check_columns(what: str, name_a: str, a: Any, name_b: str, b: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Two arrays of a number for each row; ValueError for other shapes."""
+    """Return two arrays with a number for each row. ValueError for other shapes."""
     a, b = np.asarray(a), np.asarray(b)
     if a.ndim != 1 or a.shape != b.shape or len(a) == 0:
         raise ValueError(f"plots.{what} takes {name_a} (n,) and {name_b} (n,), got shapes {a.shape} and {b.shape}")
@@ -413,7 +413,7 @@ def _check_columns(what: str, name_a: str, a: Any, name_b: str, b: Any) -> tuple
 
 
 def _draw_signed(axes: Any, values: np.ndarray, **options: Any) -> None:
-    """Numbers as colours, 0 in the middle."""
+    """Draw numbers as colours, with 0 in the middle."""
     from matplotlib.colors import LinearSegmentedColormap
 
     colours = LinearSegmentedColormap.from_list("signed", SIGNED_COLOURS)
@@ -422,7 +422,7 @@ def _draw_signed(axes: Any, values: np.ndarray, **options: Any) -> None:
 
 
 def _tile_filters(weights: np.ndarray) -> np.ndarray:
-    """Return filters (outputs, inputs, …, width) as one image, an input a row, an output a column; gaps are NaN."""
+    """Return filters (outputs, inputs, …, width) as one image: inputs are rows, outputs columns, and gaps NaN."""
     width = weights.shape[-1]
     filters = weights.reshape(*weights.shape[:2], -1, width).swapaxes(0, 1)
     if len(filters) == 1:  # in a square
@@ -436,7 +436,7 @@ def _tile_filters(weights: np.ndarray) -> np.ndarray:
 
 
 def _draw_image(axes: Any, image: np.ndarray, extent: tuple[float, ...]) -> None:
-    """Draw ink on paper that is a shade darker than the figure, or colours (3, height, width) from 0 to 1."""
+    """Draw ink on paper a shade darker than the figure, or colours (3, height, width) from 0 to 1."""
     if image.ndim == 3:
         axes.figure.suppressComposite = True  # otherwise an SVG file has one image, and no id
         axes.imshow(np.clip(image, 0, 1).transpose(1, 2, 0), extent=extent, interpolation="nearest", gid="photo")

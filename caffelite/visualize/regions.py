@@ -1,4 +1,4 @@
-"""The regions of the plane in which a classifier decides for each class."""
+"""The decision regions of a classifier in the plane."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def plane_points(across: np.ndarray, up: np.ndarray) -> np.ndarray:
 
 
 class Plane:
-    """The part of the plane around some points (n, 2), in so many pixels along its longer side.
+    """The part of the plane around some points (n, 2), with this many pixels along its longer side.
 
-    `points` (m, 2) are the pixels' places, the lowest row first.
+    `points` (m, 2) are the pixels' positions, the lowest row first.
     """
 
     def __init__(self, x: np.ndarray, pixels: int) -> None:

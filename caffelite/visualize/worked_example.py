@@ -1,4 +1,4 @@
-"""`trace`: one row's numbers on the drawing of the graph, forward and back, with the formulas where they are short."""
+"""`trace`: one row's numbers on the drawing of the graph, forward and backward, with formulas if they are short."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from caffelite.training.inputs import UserData, as_losses, check_indices, check_
 from caffelite.visualize.formulas import backward_formulas, format_number, forward_formulas
 from caffelite.visualize.graph import SVG, Box, Piece, build_boxes, draw_boxes, observe_graph
 
-# Blue and vermillion, dark enough to be read on the boxes' grounds.
+# Blue and vermilion, dark enough to be readable on the boxes' backgrounds.
 FORWARD_COLOUR, BACKWARD_COLOUR = "#00568a", "#a83f00"
-MAX_LINE = 76  # letters of a line
+MAX_LINE = 76  # letters in a line
 MAX_NUMBERS = 8  # numbers that are written out
-MAX_LINES = 4  # of a matrix or of formulas, that are written out
+MAX_LINES = 4  # of a matrix or of formulas, if they are written out
 
 
 def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
-    """Draw the graph of a model with the numbers of one row: forward in blue, and with a target backward in red.
+    """Draw a model's graph with the numbers of one row: forward in blue and, with a target, backward in red.
 
-    The boxes are the same as in `graph`. The box of a Function has its formula with the numbers put in, if they are
-    few, and otherwise its output. The box of a parameter has its values. If there are more than 8 numbers (or a matrix
-    of more than 4 lines), the box shows how many there are, the smallest and the largest.
+    The boxes are those of `graph`. A Function's box shows its formula with the numbers filled in if there are few, and
+    otherwise its output. A parameter's box shows its values. For more than 8 numbers (or a matrix of more than 4
+    lines), a box shows how many there are, the smallest and the largest.
 
-    With a target and a loss, the loss is the last box. Each box then has, in red, the gradient of the loss for its
-    output. A formula in red is the way back through the box: it computes the gradient for its input.
+    With a target and a loss, the loss is the last box. Each box then also shows, in red, the gradient of the loss with
+    respect to its output. A formula in red goes back through the box: it computes the gradient of its input.
 
-    `row` is one row as in `x[0]`, without the axis of rows. It is an array, a tuple of them for several inputs, or a
-    dict of a table's columns. A sparse row is a matrix of one row, `x[:1]`. `target` is as in `y[0]`, and `loss` as in
+    `row` is one row like `x[0]`, without the batch axis. It is an array, a tuple of arrays for several inputs, or a
+    dict of a table's columns. A sparse row is a matrix with one row, `x[:1]`. `target` is like `y[0]`, and `loss` as in
     `fit`.
 
-    The numbers are the same as in `predict`: Dropout passes everything, and BatchNorm uses its running statistics.
+    The numbers are those of `predict`: Dropout lets everything through, and BatchNorm uses its running statistics.
     `trace` uses a copy, so the model, its gradients, random streams and recordings do not change.
 
-    Returns SVG text, a `str`, which a notebook shows as the picture. `save("trace.svg")` writes it to a file. Raise
-    TypeError for anything but a Model, and ValueError for a target without a loss or the reverse. Raise the errors of
+    Return SVG text, a `str`, which a notebook shows as a picture. `save("trace.svg")` writes it to a file. Raise
+    TypeError for anything but a Model, and ValueError for a target without a loss or vice versa. Raise the errors of
     `fit` for rows and targets.
     """
     if not isinstance(model, Model):
@@ -70,7 +70,7 @@ def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
 
 
 def _add_row_axis(row: Any) -> Any:
-    """Add an axis of rows to the arrays of one row."""
+    """Add a batch axis to the arrays of one row."""
     if isinstance(row, tuple):
         return tuple([_add_row_axis(part) for part in row])
     if isinstance(row, Mapping):
@@ -109,7 +109,7 @@ def _draw(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets:
             if values is not None:
                 box.write([[(name, "")], *_value_lines(values, FORWARD_COLOUR)])
         else:
-            values = box.tensors[0].data  # the colour of the box says whether it has a gradient
+            values = box.tensors[0].data  # the box's colour shows whether there is a gradient
             lines = [box.lines[0], [(str(values.shape), "")], *_value_lines(values, FORWARD_COLOUR)]
             box.write([*lines, *_gradient_lines(box)])
     legend = [("forward", FORWARD_COLOUR)] + [("back: gradients of the loss", BACKWARD_COLOUR)] * (loss is not None)
@@ -117,7 +117,7 @@ def _draw(model: Model, loss: Function | None, inputs: tuple[Any, ...], targets:
 
 
 def _write_function(box: Box, loss: Function | None, targets: tuple[np.ndarray, ...]) -> None:
-    """Write the formula, or otherwise the values, and the gradient of the output with the way back."""
+    """Write the formula (or otherwise the values), and the gradient of the output with the way back."""
     inputs = [None if x is None else x.data for x in box.tensor_inputs]
     if loss is not None and type(box.function) is type(loss) and len(targets) == 1:
         inputs[1:2] = targets
@@ -144,7 +144,7 @@ def _gradient_lines(box: Box) -> Iterator[list[Piece]]:
 
 
 def _value_lines(array: Any, colour: str, prefix: str = "") -> list[list[Piece]]:
-    """Lines with the numbers of an array; if they are many, with how many there are, and from where to where."""
+    """Return lines with the numbers of an array or, if there are many, with their count and range."""
     if is_sparse(array):
         return [[(f"{prefix}{array.nnz:,} of {array.shape[-1]:,} numbers, the others 0", colour)]]
     numbers = np.asarray(array)
@@ -157,5 +157,5 @@ def _value_lines(array: Any, colour: str, prefix: str = "") -> list[list[Piece]]
         lines = [f"[{' '.join([format_number(x) for x in row.tolist()])}]" for row in rows]
         return [[((prefix if i == 0 else " " * len(prefix)) + line, colour)] for i, line in enumerate(lines)]
     smallest, largest = format_number(numbers.min().item()), format_number(numbers.max().item())
-    count = prefix or f"{numbers.size:,} numbers, "  # a gradient has as many as its box
+    count = prefix or f"{numbers.size:,} numbers, "  # a gradient has as many as the box
     return [[(f"{count}{smallest} … {largest}", colour)]]

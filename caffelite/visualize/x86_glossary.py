@@ -1,10 +1,10 @@
 """The meaning of the common instructions of x86-64, in words.
 
     a ← b            register a gets b
-    16 floats at [r] the numbers in memory from the address in register r on
+    16 floats at [r] the numbers in memory, starting at the address in register r
     a · b + c        of vectors: lane by lane
 
-The names say most of it: `v` for three operands, `p` for all lanes ("packed") or `s` for one ("scalar"), and `s` for
+The names tell most of it: `v` for three operands, `p` for all lanes ("packed") or `s` for one ("scalar"), and `s` for
 floats or `d` for doubles. So `vmulps` multiplies the floats of two registers, lane by lane.
 """
 
@@ -38,7 +38,7 @@ FIXED_MEANINGS = {
 def meaning(name: str, operands: list[str], width: int | None = None, constant: int | None = None) -> str:
     """Return the meaning of an instruction; "" if the instruction is not a common one.
 
-    `width` is how many bytes the operand in memory has. `constant` is the address of an operand inside the module,
+    `width` is the number of bytes of the operand in memory. `constant` is the address of an operand inside the module,
     such as a constant.
     """
     if name in FIXED_MEANINGS:
@@ -53,7 +53,7 @@ def meaning(name: str, operands: list[str], width: int | None = None, constant: 
 
 
 class _Operands:
-    """The operands of an instruction, as they are called in words."""
+    """The operands of an instruction, in words."""
 
     def __init__(self, name: str, operands: list[str], width: int | None, constant: int | None) -> None:
         kind = re.search(r"(?:2|[ps]|ss|ps)?(s|d)$", name)
@@ -77,7 +77,7 @@ class _Operands:
         return self.words(0)
 
     def words(self, i: int) -> str:
-        """Return the words for operand i: a register's name, a number, or what is in memory."""
+        """Return the words for operand i: a register's name, a number, or the contents of memory."""
         operand = self.texts[i]
         if not operand.startswith("[") and ":[" not in operand:
             return operand
@@ -92,12 +92,12 @@ class _Operands:
         return f"the {self.floats[:-1]} at {operand}"
 
     def integer_words(self, i: int) -> str:
-        """Operand i of an instruction on whole numbers."""
+        """Return the words for operand i of an instruction on integers."""
         operand = self.texts[i]
         return f"what is at {operand}" if operand.startswith("[") else operand
 
     def sources(self) -> tuple[str, str]:
-        """Return the two operands of an operation; with two operands in all, the result replaces the first."""
+        """Return the two operands of an operation. If there are only two in all, the result replaces the first."""
         return (self.words(0), self.words(1)) if len(self) == 2 else (self.words(1), self.words(2))
 
 
@@ -132,7 +132,7 @@ def _logic(match: Match, ops: _Operands) -> str:
 
 
 def _mask(match: Match, ops: _Operands) -> str:
-    """Return a comparison of each lane, whose results are bits of a mask, or lanes of all ones and all zeros."""
+    """Return a lane-by-lane comparison, which results in the bits of a mask, or in lanes of all ones or all zeros."""
     sign = {"lt": "<", "le": "≤", "gt": ">", "ge": "≥", "eq": "=", "neq": "≠"}
     name = match[1].removesuffix("_oq").removesuffix("_uq")
     a, b = ops.sources()
@@ -184,7 +184,7 @@ def _comparison(match: Match, ops: _Operands) -> str:
     return f"compare {a} with {b}"
 
 
-# The forms of names, in the order in which they are tried, each with what makes the words.
+# The patterns of names, in the order in which they are tried, each with the function that makes the words.
 PATTERNS: list[tuple[str, Callable[[Match, _Operands], str]]] = [
     (r"vf(n)?m(add|sub)(132|213|231)[ps][sd]", _fma),
     (r"v?(add|sub|mul|div)[ps][sd]", _arithmetic),

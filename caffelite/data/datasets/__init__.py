@@ -1,4 +1,5 @@
-"""Datasets to learn with: made or bundled (builtin.py), in their authors' files (files.py), or images (images.py)."""
+"""Datasets to learn with: computed or bundled (builtin.py), in their authors' files (mnist_cifar.py), images
+(images.py)."""
 
 from caffelite.data.datasets.builtin import digits, spiral
 from caffelite.data.datasets.images import folder

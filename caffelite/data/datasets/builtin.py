@@ -1,4 +1,4 @@
-"""Data that are computed, and data that come with the package."""
+"""Computed data, and data that comes with the package."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def spiral(
     """Return intertwined spirals in the plane, one for each class j: x (n, 2) float32, y (n,) int64.
 
     The rows are sorted by class. The radius r goes from 0 to 1, and the angle from 4 j to 4 (j + 1) radians, plus noise
-    · N(0, 1). A point is (r sin, r cos) of its angle. A. Karpathy, Stanford CS231n, "Neural networks case study".
+    · N(0, 1). The point at angle a is (r sin a, r cos a). A. Karpathy, Stanford CS231n, "Neural networks case study".
 
-    Raise ValueError or TypeError for sizes that are not positive integers and for noise below 0.
+    Raise ValueError or TypeError unless the sizes are positive integers and noise is at least 0.
     """
     points_per_class = check_positive_integer("points_per_class", points_per_class)
     classes = check_positive_integer("classes", classes)
@@ -33,8 +33,8 @@ def spiral(
 def digits() -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Return 1,797 handwritten digits of 8 × 8 pixels: (x_train, y_train), (x_test, y_test).
 
-    x_train (1437, 8, 8) and x_test (360, 8, 8) are float32 in 0 … 1 (in the source 0 … 16), y int64 in 0 … 9. The split
-    is stratified by class and stored with the data.
+    x_train (1437, 8, 8) and x_test (360, 8, 8) are float32 in 0 … 1 (in the original 0 … 16), y is int64 in 0 … 9. The
+    split is stratified by class and stored with the data.
 
     E. Alpaydin and C. Kaynak, "Optical Recognition of Handwritten Digits", UCI Machine Learning Repository, 1998,
     doi:10.24432/C50P49, CC BY 4.0. These are its test images, as scikit-learn distributes them.

@@ -1,4 +1,4 @@
-"""Fetching data files from where they are published, through pooch. Nothing else here needs a network."""
+"""Downloads of data files from where they are published, through pooch. Nothing else here needs a network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from caffelite._support.extras import install_command
 
 
 class Download(NamedTuple):
-    """The address of files, their SHA-256 by name, and the folder inside the user's folder to put them in."""
+    """The files' address, their SHA-256 by name, and the folder inside the user's folder to put them in."""
 
     url: str
     sha256: dict[str, str]
@@ -49,9 +49,9 @@ DOWNLOADS = {
 
 
 def fetch(dataset: str, folder: Path, names: list[str]) -> None:
-    """Fetch these files, as gzip or from an archive, into a folder. Each is moved there when it is complete.
+    """Fetch these files, as gzip or from an archive. Each is moved into the folder once it is complete.
 
-    Raise ImportError without pooch, ConnectionError if a file can't be fetched, and ValueError if its SHA-256 differs.
+    Raise ImportError without pooch, ConnectionError if a file can't be fetched, and ValueError if its SHA-256 is wrong.
     """
     try:
         import pooch
@@ -81,7 +81,7 @@ def fetch(dataset: str, folder: Path, names: list[str]) -> None:
 
 
 def _unpack(archive: Path, names: list[str]) -> list[Path]:
-    """Extract the files of these names from an archive, from whatever folder inside it. Return their paths."""
+    """Extract the files with these names from any folder in an archive. Return their paths."""
     files = []
     with tarfile.open(archive) as tar:
         for member in tar:

@@ -1,4 +1,4 @@
-"""Images in a folder for each class, in the formats that Pillow reads."""
+"""Images in one folder per class, in the formats that Pillow reads."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 def folder(
     path: str | os.PathLike[str], size: int | tuple[int, int], *, channels: int = 3
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return the images below a folder that has a folder for each class: x, y and the names of the classes.
+    """Return the images in a folder that has a subfolder for each class: x, y and the names of the classes.
 
         pets/cat/1.jpg, pets/cat/2.png, …, pets/dog/1.jpg, …
 
-    x (n, channels, height, width) is float32 in 0 … 1. y (n,) is int64, the place of the class in `names`. Classes are
-    in alphabetical order. So are the files of a class, including files in folders of its folder. Names that begin with
-    a dot are left out, and so are files without the name of an image (.jpg, .png, .bmp, .gif, .webp, .tif, .ppm, .pgm).
+    x (n, channels, height, width) is float32 in 0 … 1. y (n,) is int64, the index of the class in `names`. Classes are
+    in alphabetical order, and so are the files of each class, including those in nested folders. Names that begin with
+    a dot are skipped, and so are files without an image's extension (.jpg, .png, .bmp, .gif, .webp, .tif, .ppm, .pgm).
 
     Parameters
     ----------
     path : str or path
     size : int, or (height, width)
-        Each image is scaled to this size, by bilinear interpolation; the ratio of its sides is not kept.
+        Each image is scaled to this size by bilinear interpolation, without keeping its aspect ratio.
     channels : int
-        3 for red, green and blue; 1 for shades of gray.
+        3 for red, green and blue; 1 for grayscale.
 
-    Images are turned as their EXIF data demand. Transparent pixels become white. 16 bits of gray are kept. If a file
-    has several pictures, the first one counts.
+    Images are rotated as their EXIF data says. Transparent pixels become white. 16-bit gray keeps its precision. If a
+    file contains several pictures, the first one counts.
 
-    Reading needs Pillow: `pip install pillow`. Raise ImportError without it. Raise ValueError, with the
-    file, for one that is not an image that Pillow can read. Raise ValueError for a class without images, or a folder
-    without classes, and FileNotFoundError if there is no such folder. Raise MemoryError, before the first image is
-    read, if x would be larger than the memory of the machine.
+    This needs Pillow (`pip install pillow`), and raises ImportError without it. Raise ValueError, naming the file, if
+    Pillow cannot read it as an image. Raise ValueError for a class without images or a folder without classes, and
+    FileNotFoundError if there is no such folder. Raise MemoryError, before reading the first image, if x would be
+    larger than the machine's memory.
     """
     height, width = check_integers("folder: size", size, 2, max_value=2**31 - 1)
     if channels not in (1, 3) or isinstance(channels, bool):
@@ -93,7 +93,7 @@ def _read(file: Path, into: np.ndarray) -> None:
     try:
         with Image.open(file) as opened:
             image: Any = ImageOps.exif_transpose(opened)
-            if image.mode.startswith("I;16") or image.mode == "I":  # 16 bits of gray, which Pillow would cut to 8
+            if image.mode.startswith("I;16") or image.mode == "I":  # 16-bit gray, which Pillow would cut to 8
                 gray = np.asarray(image, np.float32) / np.float32(65535)
                 if gray.size and not (gray.min() >= 0 and gray.max() <= 1):
                     raise ValueError("its pixels have more than 16 bits, and their range is not known")
@@ -113,7 +113,7 @@ def _read(file: Path, into: np.ndarray) -> None:
 
 
 def _memory() -> float:
-    """Return the bytes of memory that the machine has, or infinity if it does not say."""
+    """Return the machine's memory in bytes, or infinity if it does not tell."""
     if sys.platform == "win32":
         import ctypes
 

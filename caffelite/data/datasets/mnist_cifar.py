@@ -1,7 +1,7 @@
-"""Data in the files that their authors publish: MNIST and Fashion-MNIST in IDX files, CIFAR-10 in its binary version.
+"""Data in the files their authors publish: MNIST and Fashion-MNIST as IDX files, CIFAR-10 in its binary version.
 
-The loaders trust no file. They compare its header with its size before they allocate memory. They unpack a gzip file
-only as far as the header says, and never beyond 256 MiB.
+The loaders do not trust the files. They compare each header with the file's size before they allocate memory. They
+unpack a gzip file only as far as the header says, and never beyond 256 MiB.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ CHUNK_BYTES = 256 * CIFAR_ROW  # bytes to read at a time: whole rows
 def mnist(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSplit:
     """Return 70,000 handwritten digits of 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
 
-    x_train (60,000, 28, 28) and x_test (10,000, 28, 28) are float32 in 0 … 1 (in the files 0 … 255), y int64 in 0 … 9.
-    The folder has to hold the files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
-    t10k-labels-idx1-ubyte, each as it is or with .gz. They are in the IDX format and may have other numbers of rows.
+    x_train (60,000, 28, 28) and x_test (10,000, 28, 28) are float32 in 0 … 1 (in the files 0 … 255), y is int64 in 0 …
+    9. The folder must contain the files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte and
+    t10k-labels-idx1-ubyte, each plain or with .gz. They are in the IDX format, and the number of rows may differ.
 
-    With `download=True`, missing files are fetched through pooch (`pip install pooch`). Their SHA-256 is
-    compared with the one that TensorFlow Datasets lists (tensorflow_datasets/url_checksums).
+    With `download=True`, missing files are fetched through pooch (`pip install pooch`). Their SHA-256 is checked
+    against the one that TensorFlow Datasets lists (tensorflow_datasets/url_checksums).
 
     Raise ValueError, naming the file, if the contents do not match the header, or if a gzip file unpacks to more than
-    256 MiB. Raise FileNotFoundError if files are missing. With `download`, raises ConnectionError if a file can't be
-    fetched and ValueError if its SHA-256 differs. Nothing of such a file is kept.
+    256 MiB. Raise FileNotFoundError if files are missing. With `download`, raise ConnectionError if a file can't be
+    fetched and ValueError if its SHA-256 is wrong. Such a file is not kept.
 
     Y. LeCun, C. Cortes and C. J. C. Burges, "The MNIST database of handwritten digits", 1998.
     """
@@ -52,11 +52,11 @@ def mnist(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSp
 
 @hint_arguments
 def fashion_mnist(folder: str | os.PathLike[str], download: bool = False) -> TrainTestSplit:
-    """Return 70,000 pictures of clothes, 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
+    """Return 70,000 pictures of clothes of 28 × 28 pixels: (x_train, y_train), (x_test, y_test).
 
     x_train (60,000, 28, 28) and x_test (10,000, 28, 28) are float32 in 0 … 1 (in the files 0 … 255), y int64: T-shirt
     0, trouser 1, pullover 2, dress 3, coat 4, sandal 5, shirt 6, sneaker 7, bag 8, ankle boot 9. Files, `download` and
-    errors are as in `mnist`. The names of the files are the same too, so the two need different folders.
+    errors are as in `mnist`. The file names are the same too, so the two datasets need different folders.
 
     H. Xiao, K. Rasul and R. Vollgraf, "Fashion-MNIST: a novel image dataset for benchmarking machine learning
     algorithms", arXiv:1708.07747, 2017; MIT licence.
@@ -72,9 +72,9 @@ def cifar10(folder: str | os.PathLike[str], download: bool = False) -> TrainTest
     channels red, green, blue. y is int64: airplane 0, automobile 1, bird 2, cat 3, deer 4, dog 5, frog 6, horse 7, ship
     8, truck 9.
 
-    The files are from the binary version: data_batch_1.bin to data_batch_5.bin and test_batch.bin, each as it is or
-    with .gz. They are in the folder, or in cifar-10-batches-bin there. They may have other numbers of rows, of 3,073
-    bytes. `download` (170 MB) and errors are as in `mnist`.
+    The files are from the binary version: data_batch_1.bin to data_batch_5.bin and test_batch.bin, each plain or with
+    .gz, in the folder itself or in its subfolder cifar-10-batches-bin. Rows have 3,073 bytes, and the number of rows
+    may differ. `download` (170 MB) and errors are as in `mnist`.
 
     A. Krizhevsky, "Learning multiple layers of features from tiny images", University of Toronto, 2009.
     """
@@ -98,7 +98,7 @@ def _images_and_labels(dataset: str, folder: Path, download: bool) -> TrainTestS
 
 
 def _find_files(dataset: str, folder: Path, names: list[str], download: bool) -> list[Path]:
-    """Return the paths of these files, with .gz or without. Missing ones are fetched, if `download`."""
+    """Return the paths of these files, with or without .gz. If `download`, fetch missing ones."""
     from caffelite.data.datasets.download import DOWNLOADS, fetch  # slow to import
 
     def find(name: str) -> Path | None:
@@ -132,9 +132,9 @@ def _check_labels(path: Path, labels: np.ndarray, first_row: int) -> None:
 
 @contextmanager
 def _open(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]:
-    """Give a file's content, its size in bytes, and whether the size is an upper bound. Gzip is unpacked.
+    """Yield a file's content (unpacked if gzip), its size in bytes, and whether that is only an upper bound.
 
-    If the gzip file turns out to be damaged while it is read, raises ValueError.
+    Raise ValueError if a gzip file turns out to be damaged while it is read.
     """
     with open(path, "rb") as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
@@ -153,8 +153,8 @@ def _open(path: Path) -> Iterator[tuple[IO[bytes] | gzip.GzipFile, int, bool]]:
 def _read_idx(path: Path, row: tuple[int, ...]) -> np.ndarray:
     """Return the elements (n, *row) of an IDX file of bytes.
 
-    The format: 4 bytes, 0, 0, 8 (for bytes) and the number of axes. Then the length of each axis, big-endian. Then the
-    elements.
+    The format: four bytes (0, 0, 8 for bytes, and the number of axes), then the length of each axis, big-endian, then
+    the elements.
     """
     magic = bytes([0, 0, 8, 1 + len(row)])
     with _open(path) as (file, size, is_bound):
