@@ -67,7 +67,7 @@ LEFT_TAG, WAITS_TAG = 1, 2  # tags of messages between ranks
 
 
 class DataParallel(DistributedOptimizer):
-    """An optimizer for training on several ranks. Pass it to `fit` in place of your optimizer.
+    """An optimizer for training on several ranks, to pass to `fit` in place of yours.
 
     Each rank computes its share of the rows of every batch. The ranks add up gradients, BatchNorm's means and
     variances, the loss and the metrics, so these cover the entire batch. Dropout draws masks for the rank's own rows.

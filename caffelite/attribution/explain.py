@@ -19,7 +19,7 @@ from caffelite.training.inputs import model_inputs
 
 
 def explain(model: Model, x: Any, background: Any, output: Any = None, *, seed: int = 0) -> Explanation:
-    """Return how much each column of x contributes to the model's outputs, compared with background rows.
+    """Return how much each column of x contributes to the model's outputs.
 
     A row's contributions and the mean output of the background rows add up to the model's output for the row. The
     contributions are Shapley values. They are exact for up to six columns, and if no three columns interact. Otherwise

@@ -62,7 +62,7 @@ class Explanation:
         return f"Explanation({plural(len(self), 'row')}, {plural(len(self.columns), 'column')}{outputs}, {errors})"
 
     def frame(self, output: Any = None) -> Any:
-        """Return the contributions as a frame: for each row its columns, `base` and `output`.
+        """Return the contributions as a frame: each row's columns, `base` and `output`.
 
         It is a pandas or polars frame if the rows were in one, otherwise a dict. `output` is a class, or the index of
         an output. For a classifier, the default is the second of two classes, or each row's predicted class if there
@@ -84,7 +84,7 @@ class Explanation:
         return result
 
     def plot(self, row: int = 0, output: Any = None, *, axes: Any = None) -> Any:
-        """Draw a waterfall: how a row's columns lead from the base to its output. Return the matplotlib figure.
+        """Draw a waterfall from the base to a row's output. Return the matplotlib figure.
 
         The largest contributions are at the top. Each bar starts where the one below it ends. Whiskers extend two
         standard errors to each side. `output` is as in `frame`. Raise IndexError for a row that does not exist.
@@ -106,11 +106,11 @@ class Explanation:
         )
 
     def summary(self, output: Any = None, *, axes: Any = None) -> Any:
-        """Draw the contributions of all columns in all rows, the most important at the top. Return the figure.
+        """Draw the contributions of all columns in all rows. Return the figure.
 
-        Each point is a row. Its colour shows the number or date in the column, from low to high; words are grey. For
-        two classes, the plot shows the second one. For more classes without an `output`, bars show the mean size of the
-        contributions to each class.
+        The most important column is at the top. Each point is a row. Its colour shows the number or date in the column,
+        from low to high; words are grey. For two classes, the plot shows the second one. For more classes without an
+        `output`, bars show the mean size of the contributions to each class.
         """
         from caffelite.visualize import contributions as pictures
 
@@ -122,7 +122,7 @@ class Explanation:
         return pictures.beeswarm(self.columns, self._values(places), ranks, self._axis(places), axes)
 
     def dependence(self, column: Any, output: Any = None, *, axes: Any = None) -> Any:
-        """Draw a column's contributions over its values, one point per row. Return the figure.
+        """Draw a column's contributions over its values, a point per row. Return the figure.
 
         Words are side by side, and so are missing values. For two classes, the plot shows the second one. For more
         classes without an `output`, each point refers to the predicted class of its row. Raise ValueError for an

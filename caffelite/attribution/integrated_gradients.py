@@ -23,7 +23,7 @@ BLOCK_SIZE = 1 << 18  # elements of the points whose gradients are computed at o
 
 
 def attributions(model: Model, x: Any, output: Any = None, baseline: Any = 0, steps: int = 50) -> np.ndarray:
-    """Return how much each element of x contributes to the outputs, by integrated gradients, in float64:
+    """Attribute the outputs to the elements of x by integrated gradients, in float64:
 
         attributions = (x − b) · mean over t of df/dx at b + t (x − b),   t = ½/steps, 1½/steps … 1 − ½/steps
 

@@ -41,12 +41,12 @@ from caffelite.core.tensor import Tensor
     "set_weights to train trainable_variables trainable_weights variables"
 )
 class Function(ABC):
-    """A layer or any other operator: `forward` computes y from x, and `backward` dx from dy. All are arrays.
+    """A layer or another operator: `forward` computes y from x, `backward` dx from dy.
 
-    `forward` keeps in attributes what `backward` needs. `backward` adds to the gradient of each parameter with
-    `parameter.add_grad(g)`, and returns the gradient of each differentiable input: an array, or a tuple of arrays.
-    Neither writes into the arrays it gets. State that outlives a call is an array changed in place. A Function with
-    several outputs returns a tuple. Its `backward` gets a tuple, with None for unused outputs.
+    All are arrays. `forward` keeps in attributes what `backward` needs. `backward` adds to the gradient of each
+    parameter with `parameter.add_grad(g)`, and returns the gradient of each differentiable input: an array, or a tuple
+    of arrays. Neither writes into the arrays it gets. State that outlives a call is an array changed in place. A
+    Function with several outputs returns a tuple. Its `backward` gets a tuple, with None for unused outputs.
 
     The Functions in its attributes are its children, and the Tensors there that require a gradient are its parameters.
     Both may be in lists, tuples and dicts. Its parameters, buffers and names include those of its children.
@@ -138,12 +138,12 @@ class Function(ABC):
         return not inputs or ((x := inputs[i]) is not None and x._requires_grad)
 
     def arguments(self) -> dict[str, Any]:
-        """Return the arguments that the Function was created with, by name. `save` stores them, and `load` uses them.
+        """Return the arguments that the Function was created with, by name.
 
-        The values are JSON types, Functions, and tuples and lists of them. By default they are the attributes named
-        like the parameters of `__init__`. For a flag, such as `bias`, the value is True if the attribute is not None.
-        `seed` is left out, because the file has the values. Raise TypeError if an attribute is missing; then override
-        this method.
+        `save` stores them, and `load` uses them. The values are JSON types, Functions, and tuples and lists of them. By
+        default they are the attributes named like the parameters of `__init__`. For a flag, such as `bias`, the value
+        is True if the attribute is not None. `seed` is left out, because the file has the values. Raise TypeError if an
+        attribute is missing; then override this method.
         """
         return init_arguments(self)
 

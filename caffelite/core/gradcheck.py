@@ -19,7 +19,7 @@ Outputs = tuple[Any, ...]  # arrays or Tensors, one or more
 
 
 def gradient(f: Callable[..., Tensor], *xs: Any) -> Any:
-    """Return the gradient of f(*xs), a Tensor with one element, with respect to each x: an array, or a tuple of them.
+    """Return the gradient of f(*xs) with respect to each x, as an array or a tuple.
 
     f gets arrays and Tensors of floats as Tensors. Each gradient has the shape and dtype of its x, and is 0 if f(*xs)
     does not depend on x. The `.grad` of the xs, of parameters and of all other Tensors stays as it is.
@@ -58,12 +58,12 @@ def check_gradients(
     rtol: float = 1e-5,
     atol: float = 1e-7,
 ) -> float:
-    """Compare the gradients of a Function, or of a callable on Tensors, with (f(x + eps) − f(x − eps)) / 2 eps.
+    """Compare gradients with central differences, (f(x + eps) − f(x − eps)) / 2 eps.
 
-    Everything runs on float64 copies, with a fixed random gradient for each output. The check covers every element of
-    each float input and, in a Function, of each parameter. Integer inputs are not varied. Nor are inputs after the
-    first if the Function's backward returns no gradient for them (such as a loss's targets). Each forward starts from
-    the same buffers (such as a random counter). Existing values and gradients do not change.
+    A Function, or a callable on Tensors, runs on float64 copies, with a fixed random gradient for each output. The
+    check covers every element of each float input and, in a Function, of each parameter. Integer inputs are not varied.
+    Nor are inputs after the first if the Function's backward returns no gradient for them (such as a loss's targets).
+    Each forward starts from the same buffers (such as a random counter). Existing values and gradients do not change.
 
     Return the largest absolute error. Raise AssertionError, with the worst element and both of its values, if |analytic
     − numeric| > atol + rtol |numeric| anywhere, and also if forward or backward writes into the arrays it gets. Raise

@@ -63,11 +63,12 @@ def xavier_uniform(shape: Shape, rng: np.random.Generator) -> np.ndarray:
 
 
 def orthogonal(shape: Shape, rng: np.random.Generator) -> np.ndarray:
-    """Return a random matrix with orthonormal columns (or rows, if there are fewer rows); all are equally likely.
+    """Return a random matrix with orthonormal columns, or rows if there are fewer.
 
-    A weight with more than two axes is drawn as a matrix (out, in · Πk). A. Saxe, J. McClelland and S. Ganguli, "Exact
-    solutions to the nonlinear dynamics of learning in deep linear neural networks", ICLR 2014. The method is that of F.
-    Mezzadri, "How to generate random matrices from the classical compact groups", Notices of the AMS 54, 2007.
+    All are equally likely. A weight with more than two axes is drawn as a matrix (out, in · Πk). A. Saxe, J. McClelland
+    and S. Ganguli, "Exact solutions to the nonlinear dynamics of learning in deep linear neural networks", ICLR 2014.
+    The method is that of F. Mezzadri, "How to generate random matrices from the classical compact groups", Notices of
+    the AMS 54, 2007.
     """
     fans(shape)
     rows, columns = shape[0], math.prod(shape[1:])

@@ -49,11 +49,11 @@ class SparseOperand(kernels.SparseMatrix):
 
 
 class SparseRows(SparseOperand):
-    """Rows (n, features) of a sparse matrix. If you give a model a sparse matrix, its layers get these rows.
+    """Rows (n, features) of a sparse matrix.
 
-    A Linear takes them as they are, and `rows @ tensor` is their product with a Tensor. For other layers, `toarray()`
-    turns them into an array, even in a recorded step. You can index them with slices, row numbers and masks. The rows
-    you select share memory with the others.
+    If you give a model a sparse matrix, its layers get these rows. A Linear takes them as they are, and `rows @ tensor`
+    is their product with a Tensor. For other layers, `toarray()` turns them into an array, even in a recorded step. You
+    can index them with slices, row numbers and masks. The rows you select share memory with the others.
     """
 
     def __init__(self, rows: np.ndarray, numbers: Nonzeros | None = None) -> None:

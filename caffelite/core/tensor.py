@@ -251,7 +251,7 @@ class Tensor(TensorMethods):
         return self._gradient if self._has_gradient else None
 
     def add_grad(self, g: Any) -> None:
-        """Add an array of the Tensor's shape to its gradient. Raise ValueError if the shapes differ.
+        """Add an array of this Tensor's shape to its gradient. ValueError if it differs.
 
         This does nothing if the Tensor requires no gradient, like a frozen parameter.
         """
@@ -333,10 +333,10 @@ class Tensor(TensorMethods):
         self._retains_grad = True
 
     def backward(self, grad: Any = None) -> None:
-        """Compute the gradients of all leaves below this Tensor, add them to their `.grad`, and free the graph.
+        """Compute the gradients of all leaves below this Tensor, and free the graph.
 
-        `grad` is the gradient of a later result with respect to this Tensor, and has its shape. If the Tensor has a
-        single element, you may leave it out; it is then 1.
+        They are added to each leaf's `.grad`. `grad` is the gradient of a later result with respect to this Tensor, and
+        has its shape. If the Tensor has a single element, you may leave it out; it is then 1.
 
         Raise ValueError if `grad` has another shape, or is missing for a Tensor with several elements. Raise
         RuntimeError if there is no graph, if an earlier call freed it, or if a value that it needs has changed.

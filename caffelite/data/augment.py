@@ -93,7 +93,7 @@ class Augmentation:
 
 
 def shift(pixels: int) -> Augmentation:
-    """Move each image by a random number of pixels, −pixels … pixels down and to the right. Zeros fill the gap.
+    """Shift each image by −pixels … pixels along both axes. Zeros fill the gap.
 
     All shifts are equally likely. Raise ValueError or TypeError unless pixels is an integer from 1 to 2³¹ − 1.
     """
@@ -119,10 +119,11 @@ def cutout(size: int) -> Augmentation:
 
 
 def crop(size: int | tuple[int, int], padding: int = 0) -> Augmentation:
-    """Cut a window of this size, (height, width) or one integer for both, out of each image at a random position.
+    """Cut a window of this size out of each image at a uniformly random position.
 
-    First, `padding` lines of zeros are added on all four sides. All positions are equally likely. The new images are
-    (n, C, *size). To predict, crop the centre yourself: `x[..., 2:30, 2:30]` matches `crop(28)` of 32 × 32 pixels.
+    `size` is (height, width) or one integer for both. First, `padding` lines of zeros are added on each side. The new
+    images are (n, C, *size). To predict, crop the centre yourself: `x[..., 2:30, 2:30]` matches `crop(28)` of 32 × 32
+    pixels.
 
     Raise ValueError or TypeError unless size and padding are integers below 2³¹, with size ≥ 1 and padding ≥ 0. The
     augmentation raises ValueError if the window is larger than the images with their padding.
@@ -136,11 +137,11 @@ def crop(size: int | tuple[int, int], padding: int = 0) -> Augmentation:
 
 
 def rotate(degrees: float) -> Augmentation:
-    """Rotate each image about its centre by a random angle of −degrees … degrees, counter-clockwise.
+    """Rotate each image by a random angle of −degrees … degrees, counter-clockwise.
 
-    All angles are equally likely. Each new pixel is a bilinear interpolation of the four pixels around the point it
-    comes from. Outside the image, pixels count as 0. Raise ValueError or TypeError unless degrees is positive and
-    finite.
+    The centre stays in place. All angles are equally likely. Each new pixel is a bilinear interpolation of the four
+    pixels around the point it comes from. Outside the image, pixels count as 0. Raise ValueError or TypeError unless
+    degrees is positive and finite.
     """
     return Augmentation("rotate", _rotate, check_positive("rotate: degrees", degrees))
 
@@ -152,10 +153,10 @@ def _rotate(x: np.ndarray, key: np.ndarray, degrees: float) -> np.ndarray:
 
 
 def zoom(factor: float) -> Augmentation:
-    """Scale each image about its centre by a random number in 1 − factor … 1 + factor; above 1 it becomes larger.
+    """Scale each image about its centre by a random number in 1 − factor … 1 + factor.
 
-    All numbers are equally likely. The size in pixels does not change. Interpolation is as in `rotate`. Raise
-    ValueError or TypeError unless 0 < factor < 1.
+    Above 1, the image grows. All numbers are equally likely. The size in pixels does not change. Interpolation is as in
+    `rotate`. Raise ValueError or TypeError unless 0 < factor < 1.
     """
     return Augmentation("zoom", _zoom, check_positive("zoom: factor", factor, 1))
 
@@ -168,7 +169,7 @@ def _zoom(x: np.ndarray, key: np.ndarray, factor: float) -> np.ndarray:
 
 
 def brightness(amount: float) -> Augmentation:
-    """Add a random number in −amount … amount to each image, the same for all its pixels.
+    """Add a random number in −amount … amount to all pixels of each image.
 
     All numbers are equally likely. Pixels are not limited to a range. Raise ValueError or TypeError unless amount is
     positive and finite.
@@ -181,7 +182,7 @@ def _brighten(x: np.ndarray, key: np.ndarray, amount: float) -> np.ndarray:
 
 
 def contrast(factor: float) -> Augmentation:
-    """Multiply the contrast of each image by its own random number c in 1 − factor … 1 + factor.
+    """Multiply each image's contrast by a random number c in 1 − factor … 1 + factor.
 
         y = m + c (x − m),  with the mean m of each channel of the image
 
@@ -246,7 +247,7 @@ def mixup(alpha: float = 0.2, *, classes: int | None = None) -> Augmentation:
 
 
 def cutmix(alpha: float = 1.0, *, classes: int | None = None) -> Augmentation:
-    """Replace a rectangle of each image with one from another image of its batch, and mix their targets by area:
+    """Replace a rectangle of each image with another image's, and mix their targets:
 
         y ← λ y + (1 − λ) y',  1 − λ is the replaced fraction of the image
 

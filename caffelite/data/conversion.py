@@ -153,7 +153,7 @@ class ClassWeights:
 
 
 def compute_sample_weight(class_weight: Mapping[int, float] | str, y: Any) -> np.ndarray:
-    """Return the weights of rows by their labels, (n,), the same as `fit(class_weight=…)` uses.
+    """Return the weights (n,) of rows by their labels, like `fit(class_weight=…)`.
 
     In your own training loop, pass them to the loss: `loss(model(x), y, w)`. `DataGenerator(x, y, sample_weight=w)`
     puts them into its batches.

@@ -288,8 +288,7 @@ def _convert_whole(frame: Any, allow_missing: bool) -> np.ndarray | None:
 def to_numbers(column: Any, what: Any, *, allow_missing: bool = False) -> np.ndarray:
     """Return the numbers or bools of a column (n,).
 
-    TypeError for anything else; ValueError for missing ones unless `allow_missing`, which makes them NaN. `what` is for
-    messages.
+    TypeError for anything else; ValueError for missing values, or NaN with `allow_missing`. Messages begin with `what`.
     """
     if not is_numeric(column):
         if allow_missing and is_all_missing(column):

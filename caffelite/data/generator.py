@@ -88,7 +88,7 @@ def unpack_single(arrays: tuple[Any, ...]) -> Any:
     in_dtype_of_model="has_model_dtype",
 )
 class DataGenerator:
-    """A data loader: mini-batches of x, or of x and y, or of x, y and weights. Each pass over it is one epoch.
+    """A data loader: mini-batches of x, or of x and y, or of x, y and weights.
 
     Parameters
     ----------
@@ -119,7 +119,7 @@ class DataGenerator:
         length and is cut to the longest: axis 1 of x, and of all inputs and targets that are as wide. With
         shuffle=False the rows keep their order. The data must be in memory.
 
-    `len()` is the number of batches per epoch. A batch is x, (x, y) or (x, y, weights), in fresh arrays; x and y are
+    Each pass is one epoch, with `len()` batches. A batch is x, (x, y) or (x, y, weights), in fresh arrays; x and y are
     tuples if you gave tuples. Every row occurs once. If you leave an epoch early, the next pass is a new epoch. If the
     loss is a mean, a short last batch counts as much as a full one.
 
@@ -393,7 +393,7 @@ class BlockBuffer(NamedTuple):
 
 
 class Prefetch:
-    """Batches that a thread makes ahead of time. The thread starts and ends with each pass over them.
+    """Batches that a thread makes ahead of time. It starts and ends with each pass.
 
         model.fit(cl.Prefetch(batches), …)      # batches: any iterable that `fit` takes, even a DataGenerator
 

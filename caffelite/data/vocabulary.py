@@ -17,7 +17,7 @@ WORD = re.compile(r"\w+(?:['’]\w+)*")
 
 @rename_attributes(_places="_indices")
 class Vocabulary:
-    """A tokenizer: turns words or characters into indices. 0 is padding, 1 unknown, 2 the most frequent, and so on.
+    """A tokenizer: turns words or characters into indices.
 
         vocabulary = cl.Vocabulary(texts, size=5_000)
         words, lengths = vocabulary.encode(texts, length=100)     # (n, 100) and (n,), int64
@@ -35,8 +35,8 @@ class Vocabulary:
     characters : bool
         If True, every character of a text is a word, and upper case stays as it is.
 
-    `len()` is the number of indices, and `words` the list of words: `words[i - 2]` has index i. A model saves the
-    vocabularies in its attributes.
+    Index 0 is padding, 1 is unknown, 2 the most frequent word, and so on. `len()` is the number of indices, and `words`
+    the list of words: `words[i - 2]` has index i. A model saves the vocabularies in its attributes.
 
     Raise ValueError if there are no words, or if size is below 3. Raise TypeError, with the number of the text, if a
     text is neither a string nor a list of strings.

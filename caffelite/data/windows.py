@@ -38,7 +38,7 @@ Rows = WindowRows  # its name in pickles from older versions
 
 
 class Windows:
-    """Sliding windows of a time series: x has `length` consecutive values, and y the `horizon` values that follow.
+    """Sliding windows of a time series: x has `length` values, y the next `horizon`.
 
         windows = cl.Windows(series, length=24, horizon=6)
         training, validation = windows.split(0.2)

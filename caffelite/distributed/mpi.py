@@ -55,10 +55,10 @@ class Communicator(ABC):
 
 
 class RankShard(PartialShard):
-    """The rows of a batch that this rank computes. The parts are as equal as the number of rows allows.
+    """The rows of a batch that this rank computes.
 
-    If there are fewer rows than ranks, a rank without rows computes a row that does not count. So its step is like
-    those of other ranks, and adds 0 to each sum.
+    The parts are as equal as the number of rows allows. If there are fewer rows than ranks, a rank without rows
+    computes a row that does not count. So its step is like those of other ranks, and adds 0 to each sum.
     """
 
     def __init__(self, comm: Communicator, whole: int) -> None:

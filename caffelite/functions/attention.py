@@ -25,14 +25,14 @@ __all__ = ["MultiHeadAttention", "TransformerBlock"]
 
 
 class MultiHeadAttention(Function, recordable=True, rowwise=True):
-    """Attention: each position becomes a weighted mean over all positions. Keys that match its query weigh more:
+    """Attention: each position becomes a weighted mean over all positions:
 
             q, k, v = query(x), key(x), value(x), cut into heads of d numbers;  p = softmax(q kᵀ / √d),  y = output(p v)
 
-    x and y are (n, length, size), and d is `key_dim`, by default size / heads. `query`, `key` and `value` are
-    Linear(size, heads · d, bias, initializer=…), and `output` is the Linear back to size. In training, Dropout(dropout)
-    is applied to p. The buffer `random` holds the seed and the number of masks drawn. The layer never stores a whole
-    length × keys matrix.
+    The weights p are larger for keys that match the query. x and y are (n, length, size), and d is `key_dim`, by
+    default size / heads. `query`, `key` and `value` are Linear(size, heads · d, bias, initializer=…), and `output` is
+    the Linear back to size. In training, Dropout(dropout) is applied to p. The buffer `random` holds the seed and the
+    number of masks drawn. The layer never stores a whole length × keys matrix.
 
         y = attention(x)                        # keys and values from x itself
         y = attention(x, context)               # from another sequence (n, keys, size)
@@ -218,7 +218,7 @@ class MultiHeadAttention(Function, recordable=True, rowwise=True):
 
 
 class TransformerBlock(Function, recordable=True, rowwise=True):
-    """A transformer block: attention, then a two-layer net at each position, each with a residual connection:
+    """A transformer block: attention, then a two-layer net, with residual connections:
 
         h = x + attention(norm(x)),  y = h + mlp(norm(h)),  mlp(h) = narrow(gelu(widen(h)))
 
@@ -291,10 +291,10 @@ class TransformerBlock(Function, recordable=True, rowwise=True):
 
 
 class KVCache:
-    """The keys and values of the positions so far, for sampling. `attention.cache(rows, max_length)` makes one.
+    """The keys and values of the positions so far, for sampling.
 
-    `keys` and `values` (rows, max_length, size) are written in place. `length` is the number of positions. Set it to a
-    smaller number to forget the later ones.
+    `attention.cache(rows, max_length)` makes one. `keys` and `values` (rows, max_length, size) are written in place.
+    `length` is the number of positions. Set it to a smaller number to forget the later ones.
     """
 
     def __init__(self, rows: int, max_length: int, size: int, dtype: np.dtype) -> None:

@@ -130,9 +130,9 @@ def minimum(a: Any, b: Any) -> Tensor:
 
 
 def where(condition: Any, a: Any, b: Any) -> Tensor:
-    """Return a where the condition is true, and b elsewhere. All may be Tensors, arrays or numbers, broadcast together.
+    """Return a where the condition is true, and b elsewhere.
 
-    Numbers in the condition are true unless they are 0.
+    All may be Tensors, arrays or numbers, broadcast together. Numbers in the condition are true unless they are 0.
     """
     a, b = as_operands((a, b), "where")
     if isinstance(condition, Tensor):

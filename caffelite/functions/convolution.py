@@ -127,7 +127,7 @@ class Convolution(Function, recordable=True):
 
 
 class Conv2d(Convolution, recordable=True, rowwise=True):
-    """A convolution of images: a window moves over them, and each output channel is a weighted sum of its pixels:
+    """A convolution of images: weighted sums of the pixels in a moving window:
 
         y[n, o, i, j] = b[o] + Σ x[n, c, s i + d k − p, s j + d l − p] W[o, c, k, l]  over c, k, l
         dW[o, c, k, l] = Σ x[n, c, s i + d k − p, s j + d l − p] dy[n, o, i, j]  over n, i, j,  db = Σ dy
@@ -221,7 +221,7 @@ class Conv1d(Conv2d, recordable=True, rowwise=True):
 
 
 class ConvTranspose2d(Convolution, recordable=True, rowwise=True):
-    """A transposed convolution, from the positions of the window to the pixels it covers. It enlarges images:
+    """A transposed convolution, from window positions to pixels. It enlarges images:
 
         y[n, o, s i + d k − p, s j + d l − p] += x[n, c, i, j] W[c, o, k, l],  plus b[o] everywhere
 

@@ -18,7 +18,7 @@ Labels = list[Label]
 
 
 def einsum(subscripts: str, *operands: Any) -> Tensor:
-    """Return the sum of products of one or two arrays whose axes have letters, like `numpy.einsum`.
+    """Return sums of products over axes named by letters, like `numpy.einsum`.
 
     `einsum("bij,bjk->bik", a, b)` multiplies stacks of matrices: y[b, i, k] = Σ_j a[b, i, j] b[b, j, k]. Axes with the
     same letter share one index. If a letter is missing after the arrow, its axis is summed over. Without an arrow, the

@@ -353,7 +353,7 @@ class Stack(Concatenate, recordable=True):
 
 
 def take_along_axis(x: Any, indices: Any, axis: int | None = -1) -> Tensor:
-    """Return the elements of x at `indices` along an axis, with separate indices for each row.
+    """Return the elements of x at `indices`, separate for each row, along an axis.
 
     y[i, j, k] = x[i, indices[i, j, k], k] along axis 1. x and `indices` have the same number of axes, and are broadcast
     to each other along all axes except `axis`. A negative index counts from the end. With axis=None, x is one vector.

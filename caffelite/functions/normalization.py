@@ -76,7 +76,7 @@ class RowNorm(Function, recordable=True, rowwise=True):
 
 
 class LayerNorm(RowNorm, recordable=True, rowwise=True):
-    """Layer normalization: gives each row mean 0 and variance 1, then scales and shifts it:
+    """Layer normalization: gives each row mean 0 and variance 1, with scale and shift:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  m and v the mean and the biased variance of the row
         dscale = Σ dy x̂,  dshift = Σ dy  over all rows
@@ -103,7 +103,7 @@ class LayerNorm(RowNorm, recordable=True, rowwise=True):
 
 
 class RMSNorm(RowNorm, recordable=True, rowwise=True):
-    """Root mean square normalization: divides each row by its root mean square, then scales it:
+    """RMS normalization: divides each row by its root mean square, then scales it:
 
         x̂ = x / √(q + ε),  y = x̂ scale,  q = Σ x² / features, for each row
         dscale = Σ dy x̂  over all rows
@@ -137,7 +137,7 @@ class RMSNorm(RowNorm, recordable=True, rowwise=True):
 
 
 class GroupNorm(Function, recordable=True, rowwise=True):
-    """Group normalization: gives each group of channels of a row mean 0 and variance 1, then scales the channels:
+    """Group normalization: gives each group of a row's channels mean 0 and variance 1:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  with the mean m and the biased variance v of the group
         dscale = Σ dy x̂,  dshift = Σ dy  over all rows and positions
@@ -224,7 +224,7 @@ class InstanceNorm(GroupNorm, recordable=True, rowwise=True):
 
 
 class BatchNorm(Function, recordable=True, rowwise=True):
-    """Batch normalization: gives each feature mean 0 and variance 1 over the batch, then scales and shifts it:
+    """Batch normalization: gives each feature mean 0 and variance 1 over the batch:
 
         x̂ = (x − m) / √(v + ε),  y = x̂ scale + shift,  dscale = Σ dy x̂,  dshift = Σ dy
         dx = (dy − mean dy − x̂ mean(dy x̂)) scale / √(v + ε)

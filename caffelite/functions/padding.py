@@ -169,7 +169,7 @@ class Pad(PadAxes, recordable=True, rowwise=True):
 
 
 def pad(x: Any, pad_width: Any, mode: str = "constant", *, constant_values: float = 0.0) -> Tensor:
-    """Return x with extra elements before and after it along its axes, like `numpy.pad`.
+    """Return x with extra elements before and after it along axes, like `numpy.pad`.
 
     `pad_width` is an integer, a pair (before, after), a pair for each axis, or a dict of axes with integers or pairs.
     The new elements are

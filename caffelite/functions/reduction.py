@@ -237,10 +237,10 @@ def cumsum(x: Any, axis: int | None = None) -> Tensor:
 
 
 def argmax(x: Any, axis: int | None = None, keepdims: bool = False) -> np.ndarray:
-    """Return the index of the largest element along `axis`, or in C order among all (None): an array of int64.
+    """Return the index of the largest element along `axis`, as an int64 array.
 
-    In a tie it is the first such index; if there are NaNs, that of the first NaN. An index has no gradient. Raise
-    ValueError if there are no elements.
+    If `axis` is None, it is the index in C order among all. In a tie it is the first such index; if there are NaNs,
+    that of the first NaN. It has no gradient. Raise ValueError if there are no elements.
     """
     return _arg_extremum(kernels.largest, "argmax", x, axis, keepdims)
 

@@ -276,7 +276,7 @@ def squeeze(x: Any, axis: Any = None) -> Tensor:
 
 
 def expand_dims(x: Any, axis: int | tuple[int, ...]) -> Tensor:
-    """Return x with new axes of length 1: one, or a tuple of them, at these positions in the result. A view.
+    """Return x with new axes of length 1, one or a tuple, at these positions. A view.
 
     Raise ValueError for a position that the result does not have, or that occurs twice.
     """
@@ -296,7 +296,7 @@ def flip(x: Any, axis: Any = None) -> Tensor:
 
 
 def roll(x: Any, shift: Any, axis: Any = None) -> Tensor:
-    """Return x with its elements moved by `shift` places along `axis`, wrapping around.
+    """Return x with elements moved by `shift` places along `axis`, wrapping around.
 
     Elements that leave at one end re-enter at the other. Either argument may be a tuple, as in `numpy.roll`. With
     axis=None, x is rolled as one vector. Raise TypeError unless shifts and axes are integers. Raise ValueError for an

@@ -46,7 +46,7 @@ class SGD(Optimizer, recordable=True):
 
 
 class Lion(Optimizer, recordable=True):
-    """Lion: steps of equal size, from the sign of a running mean of the gradient, with decoupled weight decay λ.
+    """Lion: equal steps by the sign of a mean gradient, with decoupled weight decay λ.
 
         w ← w − lr (sign(β₁ m + (1 − β₁) g) + λ w),   m ← β₂ m + (1 − β₂) g            (m₀ = 0; both with the old m)
 
@@ -71,7 +71,7 @@ class Lion(Optimizer, recordable=True):
 
 
 class Adagrad(Optimizer, recordable=True):
-    """Adagrad: a learning rate for each element, which falls as the sum of its squared gradients grows.
+    """Adagrad: learning rates per element that fall as its squared gradients add up.
 
         s ← s + g'²,   w ← w − lr g' / (√s + ε)            (s₀ = 0)
 
@@ -94,7 +94,7 @@ class Adagrad(Optimizer, recordable=True):
 
 
 class Adadelta(Optimizer, recordable=True):
-    """Adadelta: a step for each element, from running means of its squared gradient and of its squared steps.
+    """Adadelta: steps per element from running means of squared gradients and steps.
 
         v ← ρ v + (1 − ρ) g'²,   d = g' √(u + ε) / √(v + ε),   u ← ρ u + (1 − ρ) d²,   w ← w − lr d    (v₀ = u₀ = 0)
 
@@ -118,7 +118,7 @@ class Adadelta(Optimizer, recordable=True):
 
 
 class RMSProp(Optimizer, recordable=True):
-    """RMSProp: a learning rate for each element, from a running mean of its squared gradient.
+    """RMSProp: a learning rate per element, from a running mean of squared gradients.
 
         v ← α v + (1 − α) g'²,   b ← μ b + g' / (√v + ε),   w ← w − lr b            (v₀ = b₀ = 0)
 
@@ -150,7 +150,7 @@ class RMSProp(Optimizer, recordable=True):
 
 
 class Adam(Optimizer, recordable=True):
-    """Adam: a learning rate for each element, from running means of its gradient and squared gradient.
+    """Adam: a learning rate per element, from running means of gradients and squares.
 
         m ← β₁ m + (1 − β₁) g',   v ← β₂ v + (1 − β₂) g'²            (m₀ = v₀ = 0)
         w ← w − lr m̂ / (√v̂ + ε),   m̂ = m / (1 − β₁ᵗ),   v̂ = v / (1 − β₂ᵗ)
@@ -195,7 +195,7 @@ class Adam(Optimizer, recordable=True):
 
 
 class AdamW(Adam, recordable=True):
-    """Adam with decoupled weight decay: λ shrinks the weights directly, and has no effect on m and v.
+    """Adam with decoupled weight decay: λ shrinks w directly, without changing m, v.
 
         w ← w − lr λ w − lr m̂ / (√v̂ + ε)            (with g instead of g')
 
@@ -218,7 +218,7 @@ class AdamW(Adam, recordable=True):
 
 
 class NAdam(Adam, recordable=True):
-    """Adam with Nesterov's momentum: the step looks ahead, by a momentum μ that grows with t.
+    """Adam with Nesterov momentum: the step looks ahead by a momentum μ that grows.
 
         μₜ = β₁ (1 − 0.96^(t ψ) / 2),   πₜ = μ₁ μ₂ … μₜ            (ψ is `momentum_decay`)
         w ← w − lr m̂ / (√v̂ + ε),   m̂ = μₜ₊₁ m / (1 − πₜ₊₁) + (1 − μₜ) g' / (1 − πₜ)

@@ -33,7 +33,7 @@ LAST_SECONDS = 2.0  # seconds that an animation stays on its last frame
 
 
 class Film:
-    """A film of training, made by `film`: a notebook shows it with a slider, and `save` writes it to a file.
+    """A film of training, made by `film`, which a notebook shows with a slider.
 
     `history` is the result of `fit`. `epochs` has the number of completed epochs for each frame. `points` holds the
     inputs at which the model's outputs are drawn, (m, 2) or (m, 1), and `outputs` these outputs for each frame.
@@ -247,7 +247,7 @@ def film(
     callbacks: Iterable[Callable[[int, History], Any]] = (),
     **options: Any,
 ) -> Film:
-    """Train a model like `fit`, and return a film of the training, which a notebook shows with a slider.
+    """Train like `fit`, and return a film, which a notebook shows with a slider.
 
         film = cl.plots.film(model, x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer, epochs=200)
         film.save("spiral.gif")

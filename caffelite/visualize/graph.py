@@ -81,7 +81,7 @@ class Box:
 
 
 def graph(tensor: Tensor) -> SVG:
-    """Draw the graph that made a Tensor: the Functions, and the leaves they were applied to.
+    """Draw the graph that made a Tensor: its Functions and leaves.
 
     A leaf shows its name, its shape, and whether it requires a gradient. A Function shows its `repr` and the shape of
     its output. The arrows run from inputs to outputs. A parameter is an input of its Function. Inputs that were not

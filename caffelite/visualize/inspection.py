@@ -211,7 +211,7 @@ class Inspection:
 
 
 def inspect(model: Model, x: Any, y: Any, *, loss: Function) -> Inspection:
-    """Inspect the outputs of each layer for these rows, its parameters, and the gradients of both.
+    """Inspect each layer's outputs, parameters and gradients for these rows.
 
     `inspect` makes one step like `fit`, forward and backward, as in training (Dropout is active) but without an update.
     It uses a copy, so the model, its gradients, buffers and random streams do not change. A few hundred rows are

@@ -53,7 +53,7 @@ def decision_regions(model: Model, x: Any, y: Any, *, axes: Any = None) -> Any:
 
 @style()
 def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) -> Any:
-    """Draw every image with a wrong prediction, in a grid, with "label → prediction" under each.
+    """Draw every wrongly predicted image in a grid, with "label → prediction" below.
 
     images (n, height, width), or in colour (n, 3, height, width); labels (n,) and predictions (n,), numbers or names.
     Raise ValueError for other shapes.
@@ -95,7 +95,7 @@ def mistakes(images: Any, labels: Any, predictions: Any, *, axes: Any = None) ->
 
 @style()
 def filters(convolution: Conv2d, image: Any, *, axes: Any = None) -> Any:
-    """Draw an image and, next to it, each filter of a one-channel convolution above its output for the image.
+    """Draw an image next to a convolution's filters and their outputs for it.
 
     This is W[o, 0] above y[o]. Colours go from dark purple, for the largest magnitude below 0, through grey for 0 to
     orange.
@@ -149,10 +149,10 @@ def weights(function: Function) -> Any:
 
 @style()
 def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
-    """Draw how many rows of each label were predicted as each class, with scikit-learn's ConfusionMatrixDisplay.
+    """Draw how many rows of each label were predicted as each class.
 
-    labels (n,), and predictions (n,) such as `scores.argmax(axis=1)`. Raise ValueError for other shapes, ImportError
-    without scikit-learn.
+    The picture is scikit-learn's ConfusionMatrixDisplay. labels (n,), and predictions (n,) such as
+    `scores.argmax(axis=1)`. Raise ValueError for other shapes, ImportError without scikit-learn.
     """
     labels, predictions = _check_columns("confusion_matrix", "labels", labels, "predictions", predictions)
     display = _import_display("confusion_matrix", "metrics", "ConfusionMatrixDisplay")
@@ -176,11 +176,11 @@ def confusion_matrix(labels: Any, predictions: Any, *, axes: Any = None) -> Any:
 
 @style()
 def calibration(labels: Any, probabilities: Any, *, axes: Any = None) -> Any:
-    """Draw how often a classifier is right, over its probabilities, with scikit-learn's CalibrationDisplay.
+    """Draw how often a classifier is right, over its probabilities.
 
     labels are (n,), and probabilities are (n,) for class 1 or (n, classes), such as `loss.link(scores)`. With (n,
     classes), the picture shows the probability of the predicted class (C. Guo et al., "On calibration of modern neural
-    networks", ICML 2017). There are ten bins of equal width.
+    networks", ICML 2017). There are ten bins of equal width, drawn by scikit-learn's CalibrationDisplay.
 
     Raise ValueError for other shapes and for numbers outside 0 … 1, ImportError without scikit-learn.
     """
@@ -230,7 +230,7 @@ def residuals(targets: Any, predictions: Any, *, axes: Any = None) -> Any:
 
 @style()
 def text(characters: str, probabilities: Any, *, columns: int = 48, axes: Any = None) -> Any:
-    """Draw a text in lines of `columns` characters, with a darker background for less probable characters.
+    """Draw a text in lines of `columns` characters, darker where it was less probable.
 
     The background of a character with probability p shows −log₂ p bits: white for 0 bits and darkest for 8 or more. `↵`
     is the end of a line, and `□` a character missing from the font. probabilities (n,) for n characters. Raise

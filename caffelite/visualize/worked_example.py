@@ -27,7 +27,7 @@ MAX_LINES = 4  # of a matrix or of formulas, if they are written out
 
 
 def trace(model: Model, row: Any, target: Any = None, loss: Any = None) -> SVG:
-    """Draw a model's graph with the numbers of one row: forward in blue and, with a target, backward in red.
+    """Draw a model's graph with one row's numbers: forward in blue, backward in red.
 
     The boxes are those of `graph`. A Function's box shows its formula with the numbers filled in if there are few, and
     otherwise its output. A parameter's box shows its values. For more than 8 numbers (or a matrix of more than 4

@@ -1,5 +1,4 @@
-"""Datasets to learn with: computed or bundled (builtin.py), in their authors' files (mnist_cifar.py), images
-(images.py)."""
+"""Datasets: computed or bundled (builtin.py), in their authors' files (mnist_cifar.py), or images (images.py)."""
 
 from caffelite.data.datasets.builtin import digits, spiral
 from caffelite.data.datasets.images import folder

@@ -19,7 +19,7 @@ SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".t
 def folder(
     path: str | os.PathLike[str], size: int | tuple[int, int], *, channels: int = 3
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """Return the images in a folder that has a subfolder for each class: x, y and the names of the classes.
+    """Return the images in a folder with a subfolder per class: x, y, class names.
 
         pets/cat/1.jpg, pets/cat/2.png, …, pets/dog/1.jpg, …
 

@@ -41,7 +41,7 @@ class LabelLoss(Loss, recordable=True):
 
 
 class SoftmaxLoss(LabelLoss, recordable=True):
-    """The cross-entropy loss for classes: softmax and the mean negative log-likelihood of the labels, fused:
+    """The cross-entropy for classes: softmax and mean negative log-likelihood, fused:
 
         p = softmax(s),  y = −mean log p[i, label i],  ds = dy (p − onehot) / n
 
