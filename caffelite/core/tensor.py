@@ -357,7 +357,7 @@ class Tensor(TensorMethods):
     def _raise_if_changed(self, t: Tensor, count: list[int]) -> None:
         """Raise RuntimeError for a changed Tensor t, unless the Function that made this one has not kept t's values."""
         is_parameter = t is not self and not any(t is x for x in self.inputs)
-        has_moved = t._version is not count  # t has another array now, so what the Function kept is unknown
+        has_moved = t._version is not count  # t has another array now, so we can't tell what the Function kept
         if is_parameter or has_moved or _may_hold(self.function, t._data):
             raise RuntimeError(
                 f"{t._description()}, which {self.function!r} needs for its backward, "

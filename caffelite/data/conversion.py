@@ -21,7 +21,7 @@ def read(data: Any, what: str) -> Any:
     """Return the numbers of a frame or a column as an array, and the rows of a source; everything else as it is.
 
     A source that is larger than a buffer becomes a Source, which is read later. Raise TypeError for a sparse matrix,
-    because only inputs may be sparse. Raise what `frames.as_array` and `Source.read` raise.
+    because only inputs may be sparse. Raise the errors of `frames.as_array` and `Source.read`.
     """
     if type(data) is np.ndarray or isinstance(data, Source):
         return data

@@ -136,7 +136,7 @@ class _MappedFile:
         from mmap import ALLOCATIONGRANULARITY  # already imported, since the file is mapped
 
         self.map: Any = array._mmap  # type: ignore[attr-defined]
-        self.end = array.offset - array.offset % ALLOCATIONGRANULARITY + len(self.map)  # of what is mapped
+        self.end = array.offset - array.offset % ALLOCATIONGRANULARITY + len(self.map)  # of the mapped part
 
     def check(self, name: str) -> None:
         """Raise ValueError, beginning with the name, if the file is now shorter than the mapped part."""

@@ -226,7 +226,7 @@ class ScheduleState:
         return [_read_schedule(state, *names) for names in self.names()]
 
     def load(self, schedules: list[tuple[np.ndarray, int] | None]) -> None:
-        """Let each group follow its schedule from its step on. None: it follows no schedule."""
+        """Let each group follow its schedule from its step on. None means no schedule."""
         for group, schedule in enumerate(schedules):
             if schedule is None:
                 self.end(group)

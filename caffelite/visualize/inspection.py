@@ -2,13 +2,13 @@
 
 The words point out unusual values, according to these thresholds:
 
-    DEAD        A few units of a ReLU that no row activates are usual, and harmless. From a tenth on, the layer is
-                noticeably narrower than it was made.
-    SATURATED   Within 1 % of an end of its range, the slope of tanh and of the sigmoid is below 4 % of its largest.
-    STALLED     Where half of the values are, less than about half of the gradient comes through.
-    VANISHED    Initializations keep the norm of the gradient about what it is at the outputs, layer after layer
+    DEAD        A few ReLU units that no row activates are normal and harmless. From a tenth of them on, the layer is
+                noticeably narrower than it was designed to be.
+    SATURATED   Within 1 % of the ends of their range, tanh and the sigmoid have less than 4 % of their largest slope.
+    STALLED     If half of the values are saturated, less than about half of the gradient gets through.
+    VANISHED    Initializations keep the norm of the gradient about the same in all layers as at the outputs
     EXPLODED    (X. Glorot and Y. Bengio, "Understanding the difficulty of training deep feedforward neural networks",
-                AISTATS 2010). A thousand times less or more, no learning rate suits both ends of the net.
+                AISTATS 2010). If it is a thousand times smaller or larger, no learning rate suits all layers.
 """
 
 from __future__ import annotations
