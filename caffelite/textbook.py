@@ -103,8 +103,8 @@ class SoftmaxLoss:
     """The mean of −log p at the label, p = exp s / Σ exp s:  ds = (p − onehot) / n.
 
     Scores s (n, c), labels (n,) integers from 0 to c − 1. The largest score of each row is subtracted first, so that
-    exp cannot overflow. p holds the probabilities of the classes. In caffelite: functions/losses/classification.py.
-    There a loss is a Function too, and its `backward` takes dy
+    exp cannot overflow. p holds the probabilities of the classes.
+    In caffelite: functions/losses/classification.py. There a loss is a Function too, and its `backward` takes dy
     """
 
     def forward(self, scores: np.ndarray, labels: np.ndarray) -> float:

@@ -8,14 +8,15 @@ may join. So the contributions add up to v(all columns) − v(no column) = f(x) 
 Design:
 
 (a) Mixed rows are rows of one batch. Their outputs come from `predict`, which replays kernels.
-(b) If there are few columns, all coalitions are enumerated, so there is no sampling error. (c) Otherwise columns join
-in random orders. An order and its reverse together (an antithetic pair) give the exact values of every model without
-interactions of three or more columns. (d) All background rows are used equally often, so the base is the mean over
-exactly these rows. (e) Shapley values are linear in the model. If it is a mean of nets, each net has its own orders:
-evaluating eight nets once gives eight orders for the price of one. This lowers the variance about fivefold. (f) Each
-net and background row has two independent pairs of orders in a round. Their difference gives the standard error, which
-does not include the spread over background rows, since these are all used. (g) All rows share the same orders, so a row
-has the same result alone or among others.
+(b) If there are few columns, all coalitions are enumerated, so there is no sampling error.
+(c) Otherwise columns join in random orders. An order and its reverse together (an antithetic pair) give the exact
+    values of every model without interactions of three or more columns.
+(d) All background rows are used equally often, so the base is the mean over exactly these rows.
+(e) Shapley values are linear in the model. If it is a mean of nets, each net has its own orders: evaluating eight nets
+    once gives eight orders for the price of one. This lowers the variance about fivefold.
+(f) Each net and background row has two independent pairs of orders in a round. Their difference gives the standard
+    error, which does not include the spread over background rows, since these are all used.
+(g) All rows share the same orders, so a row has the same result alone or among others.
 
 E. Strumbelj and I. Kononenko, "An efficient explanation of individual classifications using game theory", JMLR 2010.
 R. Mitchell, J. Cooper, E. Frank and G. Holmes, "Sampling permutations for Shapley value estimation", JMLR 2022.

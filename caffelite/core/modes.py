@@ -136,8 +136,7 @@ def init_source() -> Any:
 
 
 def register_initialized(function: Any) -> None:
-    """Note that a Function was initialized during `__init__`: the model keeps its values, but models around it do
-    not."""
+    """Note that `__init__` initialized a Function: the model keeps its values, but models around it do not."""
     scope, state = _scope.get(), init_source()
     while scope is not None and scope.source is not None:
         if scope.source is state:

@@ -115,7 +115,7 @@ def _decide() -> tuple[int, str]:
 def _cgroup_limit(controller: str, root: Path) -> float:
     """Return the control groups' limit, version 2 or 1, for this process; infinite if there is none.
 
-    It limits processor time ("cpu") or threads ("pids").
+    The controller counts processor time ("cpu") or threads ("pids").
     """
     lowest = math.inf
     try:

@@ -1,7 +1,7 @@
 """Frames: named columns in pandas, polars, a dict, or anything that narwhals reads. Here they become arrays.
 
-`open_frame` lets narwhals read anything else into a pyarrow table. narwhals' columns have the methods of polars'
-columns, and `find_library` returns the module with their types. This file imports a library only when a frame needs it.
+`open_frame` lets narwhals read anything else into a pyarrow table. Columns in narwhals have the same methods as in
+polars, and `find_library` returns the module with their types. This file imports a library only when a frame needs it.
 """
 
 from __future__ import annotations

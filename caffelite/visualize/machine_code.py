@@ -219,7 +219,7 @@ def _to_signed(number: int) -> int:
 
 
 def _operand_width(text: str) -> int | None:
-    """Return how many bytes the operand in memory has, or None if the text does not tell."""
+    """Return how many bytes the operand in memory has, or None if the text does not say."""
     words = {"BYTE": 1, "WORD": 2, "DWORD": 4, "QWORD": 8, "XMMWORD": 16, "YMMWORD": 32, "ZMMWORD": 64}
     word = re.search(r"\b([A-Z]+) (?:PTR|BCST) ", text)
     return words.get(word[1]) if word else None

@@ -4,7 +4,7 @@
     16 floats at [r] the numbers in memory, starting at the address in register r
     a · b + c        of vectors: lane by lane
 
-The names tell most of it: `v` for three operands, `p` for all lanes ("packed") or `s` for one ("scalar"), and `s` for
+The names say most of it: `v` for three operands, `p` for all lanes ("packed") or `s` for one ("scalar"), and `s` for
 floats or `d` for doubles. So `vmulps` multiplies the floats of two registers, lane by lane.
 """
 

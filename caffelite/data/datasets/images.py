@@ -113,7 +113,7 @@ def _read(file: Path, into: np.ndarray) -> None:
 
 
 def _memory() -> float:
-    """Return the machine's memory in bytes, or infinity if it does not tell."""
+    """Return the machine's memory in bytes, or infinity if that is unknown."""
     if sys.platform == "win32":
         import ctypes
 
