@@ -1,1 +1,1 @@
-"""Model, and functions for whole models: load a model, train many at once, L-BFGS, find a learning rate."""
+"""Model, and functions that work on models: load one, train many at once, minimize by L-BFGS, find a learning rate."""

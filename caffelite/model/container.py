@@ -1,6 +1,6 @@
 """Container: a Function made of Functions, which it owns. A Model is a Container that trains and predicts.
 
-To own Functions means: one dtype, one vector of parameters, one random stream. See `state.py`.
+The Functions it owns share one dtype, one vector of parameters and one random stream. See `state.py`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _ContainerMeta(ABCMeta):
 class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
     """A Function made of Functions: `functions` in sequence, or Functions in attributes.
 
-    In a sequence, the first Function says what inputs the container takes. All of them together give its output.
+    In a sequence, the first Function determines which inputs the container takes.
     """
 
     _model_state: ModelState
@@ -68,7 +68,7 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
 
     @DefaultProperty
     def layers(self) -> list[Function]:
-        """Return the Functions in it: `functions` of a sequence, otherwise `children()`."""
+        """Return the container's Functions: `functions` of a sequence, otherwise `children()`."""
         return self.functions if self.is_sequence() else self.children()
 
     def parameters(self) -> list[Tensor]:
@@ -95,8 +95,8 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
     def arguments(self) -> dict[str, Any]:
         """Return the arguments that the container was made with, by name; see `Function.arguments`.
 
-        If `__init__` did not put an argument into an attribute of its name, it is what was given. The container
-        remembers that if it consists of numbers, texts and Functions.
+        An argument that `__init__` did not store in an attribute of the same name has the value that was passed. The
+        container remembers such a value if it consists of numbers, strings and Functions.
         """
         return init_arguments(self, self._model_state.init_arguments)
 
@@ -113,8 +113,8 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
     def __getitem__(self, index: int | slice) -> Any:
         """Return Function number `index` of a sequence, or for a slice a Model that shares its Functions.
 
-        Raise IndexError for a number that there is not, ValueError for a slice of Functions that do not fit together,
-        and TypeError for a model that writes `call`.
+        Raise IndexError if there is no Function of this number, ValueError for a slice of Functions that do not fit
+        together, and TypeError for a model that writes `call`.
         """
         functions = self._sequence()
         if isinstance(index, slice):
@@ -127,7 +127,7 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
         return functions[index]
 
     def __bool__(self) -> bool:
-        """Return True, also without Functions: a container that writes `call` has no length to decide by."""
+        """Return True, even without Functions: a container that writes `call` has no length to decide by."""
         return True
 
     @abstractmethod
@@ -151,7 +151,7 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
 
     @property
     def frame_reader(self) -> Any:
-        """The first Function of a sequence decides."""
+        """The reader that the first Function of a sequence has."""
         return self.functions[0].frame_reader if self.is_sequence() and self.functions else None
 
     @property
@@ -163,8 +163,8 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
     def takes_indices(self) -> bool | tuple[bool, ...]:
         """Whether the input is integers, which are not converted to the model's dtype. The first Function decides.
 
-        A model that writes `call` sets it: to a tuple, if it has several inputs. Of several inputs, one of bools is a
-        mask and stays bool, whatever is set.
+        A model that writes `call` sets it, to a tuple if it has several inputs. If there are several, an input of bools
+        is a mask and stays bool, whatever is set.
         """
         value = self.__dict__.get("_takes_indices")
         return value if value is not None else bool(self.functions) and self.functions[0].takes_indices
@@ -193,8 +193,8 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
     def output_shape(self, *input_shapes: Shape) -> Any:
         """Return the shape of the output, or of each of several outputs.
 
-        A copy of a model that writes `call` is called on zeros. Then ValueError unless all lengths but the first are
-        known.
+        If a model writes `call`, a copy of it is called on zeros. Raise ValueError if any length but the first is then
+        unknown.
         """
         try:
             return shapes.output_shape(self, input_shapes)

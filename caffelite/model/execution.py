@@ -83,7 +83,7 @@ class GraphExecution:
 
 
 def unpack_inputs(model: Container, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the inputs of a call. For a model of several inputs, a tuple alone has all of them, as in `predict`."""
+    """Return the inputs of a call. For several inputs, a single tuple may hold all of them, as in `predict`."""
     is_packed = len(inputs) == 1 and isinstance(inputs[0], tuple) and model.min_inputs() > 1
     return inputs[0] if is_packed else inputs
 

@@ -250,7 +250,7 @@ class _Flow:
 
     @functools.cached_property
     def _casts(self) -> dict[tuple[Any, ...], np.ndarray]:
-        """The integers and bools that a kernel made floats of outside of a Function, by the memory of the floats."""
+        """The integers and bools that a kernel converted to floats outside any Function, by the floats' memory."""
         calls = [call for call in self.trace.entries if call.name == "convert"]
         return {memory_key(call.arrays[0]): call.arrays[1] for call in calls if call.arrays[0].dtype.kind == "f"}
 
@@ -346,7 +346,7 @@ def _merge_sources(flows: Sequence[_Flow], flow_values: Iterable[list[Any]], wha
 
 
 def merge(values: Sequence[Any], what: str) -> Any:
-    """Return the value that all have, with `SymbolicLength` for numbers that depend on the number of rows.
+    """Return the value that they all share, with `SymbolicLength` for numbers that depend on the number of rows.
 
     Raise ValueError if the values differ in another way.
     """

@@ -46,7 +46,7 @@ class Minimization(History):
     converged : bool
         Whether it ended because nothing was left to gain.
     message : str
-        Why it ended, in SciPy's words, or that a callback ended it.
+        Why it ended: SciPy's message, or that a callback ended it.
     evaluations : int
         How often the loss and its gradient were computed.
     """
@@ -70,12 +70,12 @@ def minimize(
     verbose: int | str = "auto",
     sample_weight: Any = None,
 ) -> Minimization:
-    """Minimize the loss over all rows by L-BFGS, starting from the present parameters.
+    """Minimize the loss over all rows by L-BFGS, starting from the current parameters.
 
-    For small data, L-BFGS gets further than gradient descent and needs no learning rate. Each iteration is a line
-    search along a direction that the last ten gradients give. The trainable parameters form one vector; frozen ones do
-    not change. The search is SciPy's L-BFGS-B, which stores and computes in float64 for any dtype of the model. But a
-    float32 loss has only seven digits. When steps become smaller than that, the line search ends "abnormally"; only a
+    On small data sets, L-BFGS gets further than gradient descent and needs no learning rate. Each iteration is a line
+    search along a direction computed from the last ten gradients. The trainable parameters form one vector; frozen ones
+    do not change. The search is SciPy's L-BFGS-B, which stores and computes in float64 for any dtype of the model. But
+    a float32 loss has only seven digits. When steps become smaller than that, the line search ends "abnormally"; only a
     float64 model gets further. D. C. Liu and J. Nocedal, "On the limited memory BFGS method for large scale
     optimization", Mathematical Programming 45, 1989.
 
@@ -101,8 +101,8 @@ def minimize(
     Raises
     ------
     ValueError
-        If nothing is trainable, or if the same parameters give two different losses. Also what `fit` raises for data
-        and options that cannot be used. All this before anything changes.
+        If nothing is trainable, or if the same parameters give two different losses. Also raised, as by `fit`, for data
+        and options that cannot be used. Nothing has changed by then.
     TrainingDiverged
         If the loss or a gradient is not finite. Has `history`.
     KeyboardInterrupt
@@ -156,7 +156,7 @@ def _search(
     progress: Progress,
     options: Mapping[str, Any],
 ) -> tuple[OptimizeResult, bool]:
-    """Run SciPy's search from the present parameters. Also return whether a callback ended it."""
+    """Run SciPy's search from the current parameters. Also return whether a callback ended it."""
     errors: list[StopIteration] = []  # by a callback: SciPy would treat it as its own signal to stop
     is_stopped = False
 
@@ -207,7 +207,7 @@ class FlatLoss:
             return self._compute()
 
     def accept(self, vector: np.ndarray) -> None:
-        """Take these as the parameters after an iteration. The iteration has evaluated them last."""
+        """Take these as the parameters after an iteration. They are the last ones that the iteration evaluated."""
         self.last_vector = vector.copy()
 
     def restore(self) -> None:

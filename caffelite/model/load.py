@@ -1,4 +1,4 @@
-"""`load`: make a Model from a file that `Model.save` or a checkpoint has written."""
+"""`load`: make a Model from a file written by `Model.save` or by `Checkpoint`."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from caffelite.training import inputs
 
 
 def load(path: str | os.PathLike[str], custom: Mapping[str, Any] | None = None) -> Model:
-    """Return the Model in a file that `Model.save` or a checkpoint has written.
+    """Return the Model in a file written by `Model.save` or by `Checkpoint`.
 
-    It has the file's parameters and buffers, and the vocabularies in its attributes. Arrays of float16 and of bfloat16
-    become the model's dtype, which holds all their values. `custom` gives, by name, the classes of its Functions that
-    are not caffelite's, and functions that are their initializers: `load("net.safetensors", custom={"Swish": Swish})`.
-    `load` calls them with what their `arguments()` returned. It calls nothing else that is named in a file, and imports
-    nothing. So you can load files of people whom you don't know.
+    The model has the file's parameters, buffers and vocabularies. Arrays of float16 and bfloat16 are converted to the
+    model's dtype, which can represent all their values. `custom` maps names to the classes of the model's Functions
+    that are not caffelite's, and to functions used as initializers: `load("net.safetensors", custom={"Swish": Swish})`.
+    `load` calls them with what their `arguments()` returned. It calls nothing else named in a file and imports nothing,
+    so you can load files from people you don't know.
 
-    The path may be an address of the Hugging Face Hub: `load("hf://owner/name")` downloads what `Model.push_to_hub` has
-    uploaded, once. `hf://owner/name@revision/file.safetensors` names another revision or file. This needs
+    The path may be an address on the Hugging Face Hub: `load("hf://owner/name")` downloads, once, what
+    `Model.push_to_hub` uploaded. `hf://owner/name@revision/file.safetensors` names another revision or file. This needs
     huggingface_hub: `pip install huggingface_hub`.
 
     Raise OSError if the path can't be read. Raise ValueError with the reason if the file is not valid, before it
-    allocates memory for the contents. A file with weights only is for `Model.load`.
+    allocates memory for the contents. If a file holds only weights, use `Model.load`.
     """
     custom = {} if custom is None else custom
     if not isinstance(custom, Mapping) or not all(callable(x) for x in custom.values()):

@@ -1,4 +1,4 @@
-"""find_lr: find a learning rate to begin with."""
+"""find_lr: find a learning rate to start with."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ MAX_RISE = 3.0  # the smoothed loss may rise above the lowest one by this many t
 
 
 class RateTest:
-    """The result of `find_lr`: `lrs` and `losses`, an element for each step, `smoothed`, and `suggestion`.
+    """The result of `find_lr`: `lrs` and `losses` with one element per step, `smoothed`, and `suggestion`.
 
     `smoothed` is the running mean of the losses, m ← 0.9 m + 0.1 loss, divided by 1 − 0.9ᵗ because it starts at 0.
     `suggestion` is a tenth of the rate at which `smoothed` was lowest. This is well below the rates whose steps go too
-    far. It leaves out the first tenth of the steps, because the mean there is over few losses. It is None if the loss
-    never fell.
+    far. The first tenth of the steps is left out, because the mean there is over few losses. `suggestion` is None if
+    the loss never fell.
     """
 
     def __init__(self, lrs: np.ndarray, losses: np.ndarray) -> None:
@@ -71,20 +71,20 @@ def find_lr(
     high: float = 10.0,
     steps: int = 100,
 ) -> RateTest:
-    """Try learning rates on a copy of a model: one step with each, from `low` to `high`, by a constant factor.
+    """Try learning rates from `low` to `high` on a copy of a model, one step each.
 
-    It ends early if the loss rises to four times the lowest, or if the training diverges. The model, the loss, the
-    optimizer and their random streams do not change. L. N. Smith, "Cyclical learning rates for training neural
-    networks", WACV 2017.
+    From step to step, the rate grows by a constant factor. The search ends early if the loss rises to four times the
+    lowest, or if training diverges. The model, the loss, the optimizer and their random streams do not change. L. N.
+    Smith, "Cyclical learning rates for training neural networks", WACV 2017.
 
     Parameters
     ----------
     x, y : array-like (n, …)
-        As for `fit`; or x a DataGenerator, and no y.
+        As for `fit`. Or pass a DataGenerator as x, and no y.
     loss, optimizer
         As for `fit`. All groups of the optimizer get the same rates.
     batch_size : int, optional
-        32 if it is None. A DataGenerator has its own; a different one raises ValueError.
+        32 if None. A DataGenerator has its own; a different one raises ValueError.
     steps : int
     low, high : float
         The rates of the first and the last step.

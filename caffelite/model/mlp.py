@@ -33,11 +33,11 @@ def MLP(
     sizes : iterable of int
         The number of outputs of each layer. The last number is the model's.
     activation : class or callable without arguments that returns a Function
-        Called for each hidden layer. So each has its own activation.
+        Called once for each hidden layer, so that each has its own activation.
     seed, dtype
         As in `Model`.
 
-    Raise TypeError or ValueError for sizes that are not positive integers, for no sizes, and for other activations.
+    Raise TypeError or ValueError if a size is not a positive integer, if there are no sizes, and for other activations.
     """
     if not isinstance(sizes, Iterable):
         raise TypeError(f"MLP takes the sizes of its layers in a list, MLP(2, [100, 3]), got {sizes!r}")

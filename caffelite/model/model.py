@@ -52,10 +52,10 @@ class Model(Container, recordable=True):
     functions : iterable of Function
         Added in order.
     seed : int, optional
-        Makes the model's random stream. The model draws its parameters from it, and `fit` draws its orders. Without a
-        seed, Functions keep the parameters they came with.
+        Seeds the model's random stream. The model draws its parameters from this stream, and `fit` draws from it the
+        order of the rows. Without a seed, Functions keep the parameters they came with.
     dtype : float32 or float64
-        The model computes in it. `fit`, `predict` and `evaluate` convert their data to it.
+        The model computes in this dtype. `fit`, `predict` and `evaluate` convert their data to it.
 
     If a model is not a sequence, write a subclass: put its Functions in attributes and write `call`:
 
@@ -68,13 +68,13 @@ class Model(Container, recordable=True):
 
     A model owns the Functions that you `add` to it or store in its attributes (lists, tuples and dicts included). It
     looks for new ones when `__init__` ends and before each use. It converts a new Function to its dtype and draws its
-    parameters from its seed, once. A Function that your `__init__` makes after `super().__init__` is drawn at once, so
-    `__init__` may scale or set it. Parameters that were trained, loaded or set keep their values. So you can put a
-    Function that one model has trained into another; both then share it. `copy.deepcopy` of the Function makes a
-    separate one.
+    parameters from its seed, once. A Function that your `__init__` makes after `super().__init__` gets its parameters
+    at once, so `__init__` may scale or set them. Parameters that were trained, loaded or set keep their values. So you
+    can put a Function that one model has trained into another; the two then share it. `copy.deepcopy` of the Function
+    makes a separate one.
 
     A sequence is like a list of its Functions: `len(model)`, `model[0]`, `model[-1]`, and `for function in model`. A
-    slice, `model[:-1]`, is a Model without a seed that shares them: what one of the two learns, the other has learned.
+    slice, `model[:-1]`, is a Model without a seed that shares them: what one of the two learns, the other learns too.
     """
 
     not_recorded = frozenset({"_model_state", "_execution"})
@@ -98,8 +98,8 @@ class Model(Container, recordable=True):
     def add(self, function: Function) -> Model:
         """Append a Function and return the model.
 
-        Raise TypeError for anything but a Function, and ValueError if its input can't have the shape of the output
-        before it.
+        Raise TypeError for anything but a Function, and ValueError if it can't take the output of the Function before
+        it.
         """
         self._extend([function])
         return self
@@ -125,7 +125,7 @@ class Model(Container, recordable=True):
         return type(self).call is Model.call
 
     def is_rowwise(self) -> bool:
-        """Return whether it applies `functions` one after the other and does nothing else, or its class declares it."""
+        """Return whether the model only applies `functions` one after the other, or its class declares `rowwise`."""
         own = type(self)
         is_plain = self.is_sequence() and own.forward is Model.forward and own.__call__ is Model.__call__
         return is_plain or super().is_rowwise()
@@ -167,9 +167,9 @@ class Model(Container, recordable=True):
         return execution.forward(*unpack_inputs(self, inputs))
 
     def backward(self, dy: Any) -> Any:
-        """Return the gradient of every float input, back through what the last `forward` applied.
+        """Return the gradient of every float input, through the Functions that the last `forward` applied.
 
-        `fit` does not use it: it calls the model, and then `backward` of the loss.
+        `fit` does not use this method: it calls the model, and then the `backward` of the loss.
         """
         if self._execution is None:
             raise RuntimeError(f"{type(self).__name__}.backward needs a `forward` before it")
@@ -201,7 +201,7 @@ class Model(Container, recordable=True):
         precision: str | None = None,
         lengths: Any = None,
     ) -> History:
-        """Train the model, starting from its present parameters. A further `fit` continues the training.
+        """Train the model, starting from its current parameters. Calling `fit` again continues training.
 
         Parameters
         ----------
@@ -212,80 +212,80 @@ class Model(Container, recordable=True):
             them. Integer targets stay integers, and so do inputs that the model takes as indices.
 
             x and y may also be frames of pandas, polars or Arrow, or dicts of columns. `fit` makes arrays of their
-            numbers; a model that begins with `Columns` takes them as tables. A sparse matrix of SciPy's stays sparse if
-            it goes into a Linear, and so does the gradient. `fit` reads large mapped files, h5py datasets and data with
+            numbers; a model that begins with `Columns` takes them as tables. A SciPy sparse matrix stays sparse if it
+            goes into a Linear, and so does the gradient. `fit` reads large mapped files, h5py datasets and data with
             `shape`, `dtype` and slices block by block; `caffelite.sources` describes the order.
         loss : Function, or callable (outputs, targets) -> Tensor
-            Called with outputs and targets, and with weights if there are any. Returns a single element. If the model
-            has several outputs, it gets a tuple; so it does if there are several targets. A tuple of losses, or
-            `Losses`, is a loss for each output and its target. `fit` minimizes their sum, and measures each of them:
-            `loss_0`, `loss_1`, and so on.
+            Called with outputs and targets, and with weights if there are any. Returns a single element. If there are
+            several outputs, or several targets, the loss gets them as a tuple. A tuple of losses, or `Losses`, has one
+            loss for each output and its target. `fit` minimizes their sum, and measures each of them: `loss_0`,
+            `loss_1`, and so on.
         optimizer : Optimizer
             Must hold every parameter that requires a gradient. `caffelite.mpi.DataParallel` makes one for several
             processes, which share the rows of every batch.
         epochs : int
         batch_size : int, optional
-            32 if it is None. A DataGenerator and batches have their own; a different one raises ValueError. The last
-            batch of an epoch may be short; the loss says how much its rows weigh. If a BatchNorm is trained and the
-            last batch would have one row, that row joins the batch before it.
+            32 if None. A DataGenerator and batches have their own; a different one raises ValueError. The last batch of
+            an epoch may be short; the loss determines how much its rows count. If a BatchNorm is trained and the last
+            batch would have one row, that row joins the batch before it.
         shuffle : bool, optional
-            Whether each epoch has its own order; True if it is None. A DataGenerator and batches have their own order.
+            Whether to reshuffle the rows for each epoch; True if None. DataGenerators and batches have their own order.
         validation_data : (x, y), (x, y, weights) or DataGenerator
             Evaluated after each epoch.
         validation_split : float in [0, 1)
             The share of the rows that `fit` evaluates instead of training on them. It draws them at random before the
-            first epoch: whole blocks, if it reads the data block by block. A model remembers its split: a further `fit`
-            on as many rows holds out the same rows, unless you give a `seed`. Copies and pickles remember it too; files
-            do not.
+            first epoch: whole blocks, if it reads the data block by block. A model remembers its split: another `fit`
+            on the same number of rows holds out the same ones, unless you give a `seed`. Copies and pickles remember it
+            too; files do not.
         callbacks : iterable of callables (epoch, history)
             Called after each epoch, counted from 0. If one returns True, training ends. They may also have `begin`
             and `end`. `caffelite.callbacks` has ready-made ones.
         metrics : iterable of names or callables (outputs, targets) -> float
-            "accuracy", "top_k(3)", "f1", "auc", "log_loss", "mse", "mae", "r2" and others (see
-            `caffelite.metrics`). A callable is called once an epoch, with the outputs and the targets of all rows. The
-            outputs are those that the steps computed. Targets have the shape in which you give them. If the model
-            has several outputs, a callable gets tuples. Or give a list for each output: (["accuracy"], ["mae"]). Their
-            names in the history are `accuracy_0` and `mae_1`.
+            "accuracy", "top_k(3)", "f1", "auc", "log_loss", "mse", "mae", "r2" and others (see `caffelite.metrics`). A
+            callable is called once per epoch, with the outputs and the targets of all rows. The outputs are those that
+            the steps computed. Targets keep the shape in which you pass them. If the model has several outputs, a
+            callable gets tuples. Or give a list for each output: (["accuracy"], ["mae"]). Their names in the history
+            are `accuracy_0` and `mae_1`.
         verbose : 0 silent, 1 a bar, 2 a line an epoch, "auto"
         seed : int, optional
-            For the split and the orders, instead of the model's own stream.
+            Used for the split and the shuffling, instead of the model's own random stream.
         sample_weight : array-like (n,), optional
-            How much each row weighs in the loss, not negative. The loss of an epoch is then Σ w l / Σ w. `fit` skips a
+            How much each row counts in the loss; not negative. The loss of an epoch is then Σ w l / Σ w. `fit` skips a
             batch whose weights are all 0.
         class_weight : {label: weight} or "balanced", optional
-            How much each row weighs by its label in y: one integer label a row. Labels that are not in the dict have
-            weight 1. "balanced" is n / (number of classes · rows of the class), over all given rows, as in
-            scikit-learn. It multiplies `sample_weight` and does not change validation.
+            How much each row counts, depending on its label. y must have one integer label per row. Labels that are not
+            in the dict have weight 1. "balanced" is n / (number of classes · rows of the class), over all given rows,
+            as in scikit-learn. It multiplies `sample_weight` and does not change validation.
         clip_norm : float, optional
-            The largest norm that all gradients together may have. Larger ones are scaled down to it; see
+            The largest norm that all gradients together may have. If it is larger, they are scaled down; see
             `Optimizer.clip_gradients`.
         accumulate : int
-            How many batches make one step. Their gradients are added up, to the gradient of all their rows together. So
-            a step has the effect of a large batch and needs the memory of a small one. BatchNorm sees each batch. If
+            How many batches make one step. Their gradients are added up to the gradient of all their rows, so a step
+            acts like one on a large batch but needs the memory of a small one. BatchNorm sees each batch by itself. If
             the batches of an epoch are not a multiple, the last step has fewer. Schedules and callbacks count steps.
         resume : path, optional
-            A checkpoint (`callbacks.Checkpoint`) of the same training. The training goes on there and ends with the
-            same bits as if it had never stopped. `epochs` includes the epochs before. Data, batch size, model,
-            optimizer, loss, metrics, dtype, precision and frozen parameters have to be the same. If one is not, `fit`
-            raises ValueError that names it and changes nothing. If data are read block by block, it compares rows from
-            all over them. The checkpoint also sets the optimizer's numbers. But if the optimizer now has another
-            schedule, it follows that schedule from the checkpoint's step on. `fit` goes through an iterable of batches
-            again up to that step. If there is no file at the path, it raises FileNotFoundError.
+            A checkpoint (`callbacks.Checkpoint`) of the same training run. Training continues from there and ends with
+            the same bits as if it had never stopped. `epochs` includes the epochs already done. Data, batch size,
+            model, optimizer, loss, metrics, dtype, precision and frozen parameters have to be the same. If one is not,
+            `fit` raises a ValueError that names it and changes nothing. If data are read block by block, `fit` compares
+            rows from all over them. The checkpoint also sets the optimizer's numbers. But if the optimizer now has
+            another schedule, it follows that schedule from the checkpoint's step on. `fit` goes through an iterable of
+            batches again up to that step. If there is no file at the path, `fit` raises FileNotFoundError.
         precision : "float32" or "bfloat16", optional
-            "bfloat16" rounds the operands of matrix products to bfloat16, also in the evaluations. This is much faster
-            for wide layers on some processors. Parameters and all other numbers stay float32. None keeps the precision
-            of this thread: float32, unless `fit` is called inside `with caffelite.precision(…)`.
+            "bfloat16" rounds the operands of matrix products to bfloat16, in evaluations too. This is much faster for
+            wide layers on some processors. Parameters and all other numbers stay float32. None keeps the precision of
+            this thread: float32, unless `fit` is called inside `with caffelite.precision(…)`.
         lengths : array-like (n,) of int, optional
-            How many leading positions of each row count. Batches are made of rows of similar length and cut to their
-            longest, or a little behind it, at 16 widths at most. All inputs and targets that are as wide as x are cut.
-            The loss has to leave out what does not count. With shuffle=False, the rows keep their order.
+            How many leading positions of each row count. Batches have rows of similar length and are cut to the
+            longest, or a little beyond it, to at most 16 widths. All inputs and targets that are as wide as x are cut.
+            The loss has to leave out the positions that do not count. With shuffle=False, the rows keep their order.
 
         Raises
         ------
         ValueError, TypeError, IndexError
-            For data, labels, indices and options that cannot be used: before the first step, if data are in memory.
+            For data, labels, indices and options that cannot be used; before the first step if the data are in memory.
         TrainingDiverged
-            If the loss or a gradient is not finite. Parameters are as they were before that step. Has `history`.
+            If the loss or a gradient is not finite. The parameters are as they were before that step. Has `history`.
         KeyboardInterrupt
             On Ctrl-C, after the current step. Has `history`, of the completed epochs.
         """
@@ -314,10 +314,10 @@ class Model(Container, recordable=True):
     def predict(self, x: Any, *, batch_size: int = 1024, precision: str | None = None, lengths: Any = None) -> Any:
         """Return the outputs (n, …) for the rows of x (n, …), or a tuple if the model has several outputs.
 
-        x is as in `fit`. The outputs of a classifier are scores: `argmax(axis=1)` of them gives the labels, `loss.link`
-        the probabilities. Several threads may call `predict` at once. `precision` is as in `fit`. If your code computes
-        across rows, it gets all of them at once. Otherwise no row depends on another. `lengths` are as in `fit`. Then
-        outputs that are as long as the rows are 0 behind each row's length.
+        x is as in `fit`. A classifier's outputs are scores: their `argmax(axis=1)` gives the labels, and `loss.link`
+        the probabilities. Several threads may call `predict` at once. `precision` is as in `fit`. If your own code
+        computes across rows, it gets all of them at once. Otherwise no row depends on another. `lengths` are as in
+        `fit`. Outputs that are as long as the rows are then 0 past each row's length.
 
         Raise ValueError for no rows or rows of another shape, TypeError if x does not hold numbers, and IndexError if
         an index is not in its table.
@@ -342,8 +342,8 @@ class Model(Container, recordable=True):
     ) -> dict[str, float]:
         """Return the loss and the metrics on x (n, …) and y (n, …), a DataGenerator or an iterable of batches.
 
-        Data, weights, metrics, precision and lengths are as in `fit`. `batch_size` is 1024 if it is None. Raise what
-        `fit` raises.
+        Data, weights, metrics, precision and lengths are as in `fit`. A `batch_size` of None means 1024. Raise the same
+        errors as `fit`.
         """
         loss, measures, options = as_losses(loss), resolve_metrics(metrics), {"batch_size": batch_size}
         batches = as_batches(self, UserData(x, y, sample_weight, lengths), loss, options, **EVAL_OPTIONS)
@@ -359,8 +359,8 @@ class Model(Container, recordable=True):
 
         - `memory` is the memory of the parameters.
         - `multiply-adds` counts those in products and convolutions; `activations` is the memory of all outputs of
-          Functions. Both are counted on one row of zeros. They are "?" if lengths are unknown, if Python computes, or
-          if a Function raises an error for zeros. Products outside of the Functions count in the total only.
+          Functions. Both are counted on one row of zeros. They are "?" if lengths are unknown, if Python code computes,
+          or if a Function raises an error for zeros. Products outside the Functions count only in the total.
         - Frozen parameters have a row of their own.
 
         Raise TypeError if `input_shape` is not a shape, and ValueError if it does not fit.

@@ -1,7 +1,7 @@
 """Predict: a model's outputs for rows in memory, or for rows that are read block by block.
 
-More rows than `batch_size` are computed in blocks if no row depends on another one. caffelite's layers and a class of
-the user's may declare this (`rowwise`). Otherwise the first two blocks have to show it: see `row_trace.py`. If they do
+More rows than `batch_size` are computed in blocks if no row depends on another one. caffelite's layers declare this
+(`rowwise`), and so may a user's class. Otherwise the first two blocks have to show it: see `row_trace.py`. If they do
 not, or if a run of the user's code on a part of the rows could change something (`pure_code.py`), the model gets all
 rows at once.
 """
@@ -44,7 +44,7 @@ def predict(model: Container, x: Any, batch_size: int, lengths: Any = None) -> A
 def predict_by_length(model: Container, inputs: tuple[np.ndarray, ...], batch_size: int, lengths: np.ndarray) -> Any:
     """Return the outputs for all rows, computed in groups of similar length, each cut to its width.
 
-    An output whose axis 1 follows the width is as wide as x, with zeros behind each row's length. If rows may depend on
+    An output whose axis 1 follows the width is as wide as x, with zeros past each row's length. If rows may depend on
     each other, all are one group.
     """
     rows, width = inputs[0].shape[:2]
@@ -80,7 +80,7 @@ def _join_widths(
 ) -> np.ndarray:
     """Return one output of all rows, from its parts for the rows at these places, cut to these widths.
 
-    There may be one part more, which only shows whether the output follows the width.
+    There may be one more part, which only shows whether the output follows the width.
     """
     row_shapes = [y.shape[1:] for y in parts]
     follows = all(shape[:1] == (w,) for shape, w in zip(row_shapes, widths, strict=True))

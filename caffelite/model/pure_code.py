@@ -2,8 +2,8 @@
 
 `predict` may then try whether the rows of a large x can be computed in blocks. Pure code stores nothing in objects. It
 uses only names that are known to change nothing: caffelite's functions, methods of a Tensor, and attributes and
-variables with numbers, arrays or Functions. The same holds for the user's functions that it calls. Any other name, such
-as `append` or `next`, is a doubt, and the code then counts as impure.
+variables with numbers, arrays or Functions. The same holds for the user's functions that it calls. If there is any
+other name, such as `append` or `next`, the code counts as impure.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ PLAIN = (bool, int, float, str, type(None), tuple, slice)
 
 
 class RowTrace:
-    """The Functions that a recorded step applies to rows, and whether these stay apart."""
+    """The Functions that a recorded step applies to rows, and whether the rows stay apart."""
 
     def __init__(self, recording: Recording, inputs: Sequence[Any]) -> None:
         self.rows = len(inputs[0])

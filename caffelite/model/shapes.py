@@ -23,7 +23,7 @@ INT64, BOOL = np.dtype(np.int64), np.dtype(np.bool_)
 
 
 class UnknownLengthError(ValueError):
-    """The output shape of a model with a `call` is not known: a length of a row is not, or users' Python decides."""
+    """The output shape of a model with a `call` is unknown: a row's length is, or the user's Python code decides."""
 
 
 @functools.lru_cache(maxsize=1024)
@@ -91,8 +91,8 @@ def output_shape(model: BaseModel, input_shapes: tuple[Shape, ...]) -> Any:
 def shape_for(model: BaseModel, inputs: Sequence[np.ndarray], n: int | None) -> Any:
     """Return the shape of each output for n rows like these; None if only a batch of the user's can show it.
 
-    That is so for a `call` in which users' Python decides. caffelite's own `call` is tried on zeros. If it raises, the
-    batch decides, too.
+    That is so for a `call` in which the user's Python code decides. caffelite's own `call` is tried on zeros. If it
+    raises, the batch decides, too.
     """
     input_shapes: list[Any] = [(n, *x.shape[1:]) for x in inputs]
     try:
@@ -179,8 +179,8 @@ def infer_once(model: BaseModel, key: tuple[Any, ...], find: Callable[[Any], Any
 def dry_run(model: BaseModel) -> Iterator[None]:
     """Let the body apply the model without any effect that lasts.
 
-    It makes no graph, records nothing and warns of nothing. A `call` or `forward` of the user's may change objects of
-    the user's. So nothing does this before a batch is there, unless the user asks for shapes.
+    It makes no graph, records nothing and warns of nothing. A user's `call` or `forward` may change the user's objects,
+    so this happens only once there is a batch, unless the user asks for shapes.
     """
     with inference(), shape_inference(), kernels.pause_recording(), np.errstate(all="ignore"):
         yield
@@ -228,7 +228,7 @@ def row_shapes(model: BaseModel, input_shape: Any) -> list[tuple[int, ...]]:
 def index_limits(model: BaseModel, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
     """Return, for each input, the largest index allowed at each place of a row; None for no limit, or an unknown one.
 
-    Only a batch shows the limits of a model in which users' Python decides.
+    Only a batch shows the limits of a model in which the user's Python code decides.
     """
     functions = model.all_functions()
     if not any(f.index_count is not None for f in functions) or model._model_state.runs_user_code(model):

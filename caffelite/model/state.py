@@ -96,7 +96,7 @@ class ModelState:
 
     @contextmanager
     def lock_training(self) -> Iterator[None]:
-        """Inside, no other thread can train the model. Raise RuntimeError if one does so now."""
+        """Inside, no other thread can train the model. Raise RuntimeError if one is training it now."""
         lock = self._training_lock
         if not lock.acquire(blocking=False):
             raise RuntimeError("another thread trains this model; train a copy, copy.deepcopy(model), or wait for it")
@@ -237,7 +237,7 @@ class ModelState:
     # ---- memory -------------------------------------------------------------------------------------------------
 
     def allocate(self, model: BaseModel, functions: Iterable[Function]) -> None:
-        """Move parameters and buffers to memory of the model's dtype. They may have been made `meta_init`."""
+        """Move parameters and buffers to memory of the model's dtype. They may have been made in `meta_init`."""
         _convert_buffers(model, [model, *functions])
         _flatten_parameters(model)
 

@@ -1,7 +1,7 @@
 """fit_many and predict_many: many small models at once, each as `fit` and `predict` treat it, on several threads.
 
-`shared_programs.py` says which models share a recording, and `pool.py` has the threads. Each training runs the loop of
-`Model.fit` (`training/loop.py`), with its validation and its early stopping.
+`shared_programs.py` says which models share a recording, and `pool.py` has the threads. Each model is trained by the
+loop of `Model.fit` (`training/loop.py`), with its own validation and early stopping.
 """
 
 from __future__ import annotations
@@ -115,20 +115,20 @@ def fit_many(
         Each training ends after this many epochs in a row without a better `val_loss`. Its model then gets the
         parameters of its best epoch: `EarlyStopping("val_loss", patience=patience, restore_best=True)`.
     verbose : 0, 1, 2 or "auto"
-        As for `fit`. It counts the epochs of all models, and shows the results of the model that was the last to tell.
+        As for `fit`. It counts the epochs of all models, and shows the latest results of any model.
 
     Returns a History for each model.
 
     Raises
     ------
     ValueError, TypeError, IndexError
-        Before the first step. The message has the model's number if the error is about one model.
+        Before the first step. The message gives the model's number if the error is about one model.
     TrainingDiverged
-        If a loss or a gradient is not finite, after all other models are trained. That model's parameters are as they
-        were before that step, or with `patience` as in its best epoch. `histories` has every model's History, `history`
-        the History of the first diverged model.
+        If a loss or a gradient is not finite; raised after all other models are trained. That model's parameters are as
+        they were before that step or, with `patience`, as in its best epoch. `histories` has every model's History, and
+        `history` that of the first model that diverged.
     KeyboardInterrupt
-        On Ctrl-C. Each model has taken a whole number of steps. `histories` has every model's History.
+        On Ctrl-C, after the current step of each model. `histories` has every model's History.
     """
     plan = Plan(epochs, shuffle, seed, validation_split, metrics, patience)
     plan.check((validation_split != 0) + (validation_data is not None) + (validation_rows is not None))
@@ -165,10 +165,10 @@ def fit_many(
 def predict_many(models: Iterable[Model], x: Any, *, batch_size: int = 1024) -> list[Any]:
     """Return the outputs of each model for the rows of x, computed at once on `get_num_threads()` threads.
 
-    They have the bits of `model.predict(x)`. Models of the same structure share one recording, and x is converted once.
-    `np.mean(predict_many(models, x), axis=0)` is the prediction of an ensemble.
+    They have the same bits as `model.predict(x)`. Models of the same structure share one recording, and x is converted
+    once. `np.mean(predict_many(models, x), axis=0)` is the prediction of an ensemble.
 
-    Raise the errors of `predict`, before the first output. The message has the model's number. The data have to be in
+    Raise the errors of `predict`, before the first output. The message gives the model's number. Data have to be in
     memory.
     """
     signatures = [Signature(Parts(model)) for model in _check_models(models)]
@@ -192,7 +192,7 @@ def predict_many(models: Iterable[Model], x: Any, *, batch_size: int = 1024) -> 
 
 @dataclass
 class Plan:
-    """The options that all trainings have in common."""
+    """The options that all training runs have in common."""
 
     epochs: int
     shuffle: bool
@@ -202,7 +202,7 @@ class Plan:
     patience: int | None
 
     def check(self, num_validations: int) -> None:
-        """Raise ValueError or TypeError for options that cannot be, given the number of ways to validate."""
+        """Raise ValueError or TypeError for impossible options, given the number of ways to validate."""
         self.epochs = check_positive_integer("epochs", self.epochs)
         self.shuffle = check_bool("shuffle", self.shuffle)
         if isinstance(self.seed, np.random.Generator | np.random.BitGenerator):

@@ -26,7 +26,7 @@ POLL_INTERVAL = 0.05
 
 
 class StopFlag:
-    """Ends all trainings, each after its current step, as `InterruptsBetweenSteps` ends one."""
+    """Ends all training runs, each after its current step, as `InterruptsBetweenSteps` ends one."""
 
     def __init__(self) -> None:
         self.pending = np.zeros(1, np.int32)  # not 0: stop
