@@ -1,7 +1,7 @@
 """`Estimator`: the parameters of training, and the training, which all estimators share.
 
-It trains the model that `_build` makes, on the targets from `_encode_targets`. It keeps the same account of
-the training as scikit-learn's perceptrons.
+It trains the model that `_build` makes, on the targets from `_encode_targets`. It keeps the same record of training as
+scikit-learn's perceptrons.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ TINY = float(np.finfo(np.float64).tiny)
 
 
 def compute_dtype(X: Any) -> np.dtype:
-    """Return the dtype to compute in, for such rows."""
+    """Return the dtype to compute in, for these rows."""
     return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
 
 
@@ -91,7 +91,7 @@ def is_stochastic(estimator: Any) -> bool:
 @rename_attributes(_has_several="_is_multilabel", _made_with="_fitted_description")
 @dataclass(eq=False, repr=False)
 class Estimator(CallbackSupportMixin, BaseEstimator):
-    """An estimator, but for its targets and its model: the parameters of training, and the training."""
+    """An estimator without its targets and its model: the parameters of training, and the training."""
 
     _: KW_ONLY
     solver: str = "adam"
@@ -133,18 +133,18 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     _model_parameters: ClassVar[tuple[str, ...]]  # the parameters that say what the model is
 
     def _build(self, n_features: Any, n_outputs: int, dtype: np.dtype, random_state: np.random.RandomState) -> Model:
-        """Return a new model for rows of so many features."""
+        """Return a new model for rows of this many features."""
         raise NotImplementedError
 
     def _learn_targets(self, y: Any, classes: Any) -> None:
-        """Set `n_outputs_`, `out_activation_` and everything else that is known of the targets."""
+        """Set `n_outputs_`, `out_activation_` and everything else known about the targets."""
         raise NotImplementedError
 
     def _check_same_targets(self, y: Any) -> None:
-        """ValueError unless a warm start may go on with these targets."""
+        """Raise ValueError unless a warm start may continue with these targets."""
 
     def _encode_targets(self, y: Any) -> np.ndarray:
-        """Targets as the loss takes them, in the model's dtype; ValueError for unknown classes."""
+        """Return targets as the loss takes them, in the model's dtype; ValueError for unknown classes."""
         raise NotImplementedError
 
     def _loss(self) -> tuple[Loss, float]:
@@ -164,7 +164,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         return weights
 
     def _data_options(self, X: Any) -> dict[str, Any]:
-        """Options of `validate_data` for such rows."""
+        """Options of `validate_data` for these rows."""
         return {}
 
     @property
@@ -188,7 +188,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         return self.early_stopping and self.solver != "lbfgs"
 
     def _check_data(self, X: Any, y: Any, reset: bool) -> tuple[Any, Any]:
-        """Rows and their targets as arrays, targets of one column as a vector."""
+        """Return rows and their targets as arrays; targets of one column become a vector."""
         if self._takes_frames:
             rows = self._check_frame(X, y, reset)
             return rows, check_frame_targets(rows, y, self._is_regression)
@@ -230,7 +230,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         return X[train], y[train], train_weights, validation
 
     def _initialize(self, X: Any) -> None:
-        """Make the model, and begin the account of its training."""
+        """Make the model, and begin the record of its training."""
         self.row_shape_ = X.shape[1:]
         model = self._build(input_features(X), self.n_outputs_, compute_dtype(X), self._random_state)
         if not isinstance(model, Model):
@@ -256,7 +256,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         return {name: getattr(self, name) for name in self._model_parameters}
 
     def _check_same_model(self) -> None:
-        """ValueError if a training continues with a model that differs from the parameters."""
+        """Raise ValueError if training continues with a model that differs from the parameters."""
         for name, now in self._model_description().items():
             if not np.array_equal(np.atleast_1d(then := self._fitted_description[name]), np.atleast_1d(now)):
                 raise ValueError(
@@ -264,7 +264,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
                 )
 
     def _prepare(self, is_partial: bool) -> None:
-        """Make the objective and the optimizer of the present parameters, with the last optimizer's memory."""
+        """Make the objective and the optimizer of the current parameters, with the last optimizer's memory."""
         settings = [getattr(self, name, None) for name in TRAINING_PARAMETERS]
         previous = self._optimizer
         if is_partial and previous is not None and settings == self._settings:
@@ -295,20 +295,20 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     @with_callbacks
     def fit(self, X: Any, y: Any, sample_weight: Any = None, eval_set: Any = None) -> Any:
-        """Train on rows and their targets; returns the estimator.
+        """Train on rows and their targets; return the estimator.
 
         Parameters
         ----------
         X : array-like, data frame or sparse matrix (n, features)
-            float32 is computed in float32, all other dtypes in float64.
+            If X is float32, `fit` computes in float32, and otherwise in float64.
         y : array-like (n,) or (n, outputs)
         sample_weight : array-like (n,), optional
             The weight of each row in the loss, not negative.
         eval_set : (X, y) or (X, y, sample_weight), optional
-            Rows that are scored after each epoch (`validation_scores_`), and not trained on. `history_` then has their
-            loss, too. `early_stopping` uses them instead of a share of X.
+            Rows to score after each epoch (`validation_scores_`), and not to train on. `history_` then has their loss,
+            too. `early_stopping` uses them instead of a share of X.
 
-        Raise ValueError for parameters and data that cannot be used, and where the training diverges.
+        Raise ValueError for parameters and data that cannot be used, and if training diverges.
         """
         self._validate_params()
         callbacks = list(self.callbacks or ())
@@ -325,9 +325,9 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
 
     @available_if(is_stochastic)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Any:
-        """Train for one epoch more, and return the estimator. The optimizer continues from the last call.
+        """Train for one more epoch, and return the estimator. The optimizer continues from the last call.
 
-        X, y and sample_weight are as in `fit`. ValueError with `early_stopping`, which is for whole trainings.
+        X, y and sample_weight are as in `fit`. Raise ValueError with `early_stopping`, which is only for `fit`.
         """
         return self._train_part(X, y, sample_weight)
 
@@ -347,7 +347,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         is_partial: bool = False,
         classes: Any = None,
     ) -> Any:
-        """Train a new model, or continue with the present one: on all rows, or, in parts, for one epoch."""
+        """Train a new model, or continue with the current one: on all rows, or, in parts, for one epoch."""
         is_new = not hasattr(self, "model_") or not (self.warm_start or is_partial)
         X, y = self._check_data(X, y, reset=is_new)
         weights = None if sample_weight is None else _check_sample_weight(sample_weight, X, dtype=np.float64)
@@ -412,7 +412,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         return "" if self.history_.converged else self.history_.message
 
     def _handle_early_end(self, error: KeyboardInterrupt | TrainingDiverged, progress: FitMonitor) -> None:
-        """Warn that Ctrl-C or a divergence has ended the training. Raise ValueError if no good model is left."""
+        """Warn that Ctrl-C or a divergence has ended training. Raise ValueError if no good model is left."""
         if isinstance(error, KeyboardInterrupt):
             return warn_caller(f"the training was interrupted after {self.n_iter_} iterations", UserWarning, depth=5)
         if not self._stops_early:

@@ -30,12 +30,12 @@ class ValidationSet(NamedTuple):
 
 
 class FitMonitor:
-    """Keeps an estimator's account of a training, and ends the training if it does not improve.
+    """Keeps an estimator's record of its training, and ends training if there is no improvement.
 
     scikit-learn's perceptrons do the same. An epoch is an improvement if it is better than the best one before by `tol`
-    or more. Its measure is the training loss, or with `early_stopping` the score on validation rows. The training ends
-    after more than `n_iter_no_change` epochs in a row without an improvement. But the learning rate "adaptive" is then
-    divided by 5 instead, as long as it is above 10⁻⁶. "invscaling" falls after each epoch.
+    or more. The measure is the training loss or, with `early_stopping`, the score on validation rows. Training ends
+    after more than `n_iter_no_change` epochs in a row without an improvement. But an "adaptive" learning rate is then
+    divided by 5 instead, as long as it is above 10⁻⁶. With "invscaling", the rate falls after each epoch.
     """
 
     def __init__(self, estimator: Any, rows: int, validation: ValidationSet | None) -> None:
@@ -43,7 +43,7 @@ class FitMonitor:
         self.has_ended = False
 
     def begin(self, training: Training) -> None:
-        """Begin the estimator's account of the epochs to come."""
+        """Begin the estimator's record of the epochs to come."""
         estimator = self.estimator
         self.model, self.optimizer = training.model, training.optimizer
         estimator.n_iter_ = 0
@@ -58,7 +58,7 @@ class FitMonitor:
         self._update_rate()
 
     def due(self, epochs: int) -> float:
-        """Return the next epoch after which the training may end, or another action is due."""
+        """Return the next epoch after which training may end, or another action is due."""
         estimator = self.estimator
         if self.validation is not None or estimator.verbose or self._has_inverse_scaling():
             return epochs + 1
@@ -71,12 +71,12 @@ class FitMonitor:
         return self.has_ended
 
     def end(self) -> None:
-        """With `early_stopping` the model is the best one."""
+        """With `early_stopping`, give the estimator the best model."""
         if self.best_state is not None:
             self.model.load_state_dict(self.best_state)
 
     def record_divergence(self) -> None:
-        """Act if the epoch that was under way has no loss and no score."""
+        """Act if the current epoch has no loss and no score."""
         self.estimator.n_iter_ += 1
         self.estimator.loss_ = np.nan
         self.estimator.loss_curve_.append(np.nan)
@@ -115,7 +115,7 @@ class FitMonitor:
                 self._save_best_state()
 
     def _save_best_state(self) -> None:
-        """Have the model as it is now as the best one."""
+        """Keep the model as it is now as the best one."""
         assert self.best_state is not None
         for name, p in self.parameters.items():
             self.best_state[name][...] = p.data
@@ -123,7 +123,7 @@ class FitMonitor:
             self.best_state[name][...] = array
 
     def _count_improvement(self, better: float) -> None:
-        """Count the epochs in a row without an improvement. The new one is better than the best by so much."""
+        """Count the epochs in a row without an improvement. The new one is better than the best by this much."""
         estimator = self.estimator
         estimator._no_improvement_count = 0 if better >= estimator.tol else estimator._no_improvement_count + 1
 
@@ -157,7 +157,7 @@ def change_rate(optimizer: Any, rate: float) -> None:
 class CallbackTasks:
     """Tells scikit-learn's callbacks (since 1.9) when an epoch begins and ends. Each of them may end the training.
 
-    `fitted_estimator`, where a callback asks for it, is a copy of the estimator as it is then.
+    If a callback asks for `fitted_estimator`, it gets a copy of the estimator as it is then.
     """
 
     def __init__(self, estimator: Any, context: Any, arguments: dict[str, Any]) -> None:

@@ -98,12 +98,12 @@ class NetClassifier(NetEstimator, Classification):
         Makes a new model of scores. `n_outputs` is the number of classes, or 1 for two classes. For an indicator
         matrix, it is the number of labels. X may have any number of axes. `n_features` is the length of a row, or its
         shape (3, 32, 32) if X has more than two axes. The model is converted to X's dtype. Parameters that were not
-        trained or loaded are drawn from `random_state`. A function that can be imported is pickled with the estimator.
-        A lambda can't be pickled. If the first parameter is called `frame`, X is a frame. `build` gets a frame of
-        pandas or polars as it is, and a frame of narwhals for others. The model then has to begin with
-        `cl.Columns(frame)`, and is made in float32.
+        trained or loaded are drawn from `random_state`. A function that can be imported is pickled with the estimator;
+        a lambda can't be. If the first parameter is called `frame`, X is a frame. `build` gets a pandas or polars frame
+        as it is, and any other as a narwhals frame. The model then has to begin with `cl.Columns(frame)`, and is made
+        in float32.
     build__name
-        Arguments of `build` by name, `build__width=64`. A search may vary them.
+        Arguments of `build` by name, such as `build__width=64`. A search may vary them.
     loss : Loss, optional
         Instead of SoftmaxLoss and SigmoidLoss, a loss whose `link` gives probabilities, such as FocalLoss. Unless it is
         a SigmoidLoss, two classes have two outputs.
@@ -111,9 +111,9 @@ class NetClassifier(NetEstimator, Classification):
         Instead of the solver's optimizer: `lambda ps: cl.AdamW(ps, lr=1e-3)`, or a class, `cl.Lion`.
     scoring : str or callable (estimator, X, y) -> float, optional
         The score that `early_stopping` and `validation_scores_` use, as in scikit-learn's searches: "f1_macro", for
-        example. By default it is `score`.
+        example. By default, it is `score`.
 
-    All other parameters and attributes are as in `MLPClassifier`, without `coefs_`, `intercepts_` and `n_layers_`.
+    All other parameters and attributes are as in `MLPClassifier`, except `coefs_`, `intercepts_` and `n_layers_`.
     `alpha` applies to all parameters of two axes or more. `row_shape_` is the shape of a row.
     """
 
@@ -128,13 +128,13 @@ class NetRegressor(NetEstimator, Regression):
     Parameters
     ----------
     build : callable (n_features, n_outputs) -> Model
-        As for `NetClassifier`; `n_outputs` is the number of targets a row.
+        As for `NetClassifier`; `n_outputs` is the number of targets per row.
     build__name, optimizer, scoring
         As for `NetClassifier`.
     loss : Loss, "squared_error" or "poisson", optional
         Instead of the squared error, a loss such as HuberLoss().
 
-    All other parameters and attributes are as in `MLPRegressor`, without `coefs_`, `intercepts_` and `n_layers_`.
+    All other parameters and attributes are as in `MLPRegressor`, except `coefs_`, `intercepts_` and `n_layers_`.
     `alpha` applies to all parameters of two axes or more.
     """
 
@@ -144,8 +144,8 @@ class MLPClassifier(Perceptron, Classification):
     """A multilayer perceptron that classifies, with scikit-learn's parameters, attributes and objective.
 
     It minimizes (Σ l + alpha/2 Σ W²) / n for the n rows of each batch. l is the logarithmic loss of a row, summed over
-    its labels if it has several. W are the weights, not the biases. The same `random_state` gives scikit-learn's first
-    weights and the rows that its `early_stopping` holds out, but another order of rows.
+    its labels if it has several. W are the weights, not the biases. The same `random_state` gives scikit-learn's
+    initial weights and the rows that its `early_stopping` holds out, but a different order of rows.
 
     Parameters
     ----------
@@ -154,13 +154,13 @@ class MLPClassifier(Perceptron, Classification):
     validation_fraction, beta_1, beta_2, epsilon, n_iter_no_change, max_fun
         As for `sklearn.neural_network.MLPClassifier`.
     dropout : float in [0, 1)
-        The share of each hidden layer's outputs that is dropped in training. Not with "lbfgs", which needs the same
-        loss each time.
+        The share of each hidden layer's outputs that is dropped in training. It can't be used with "lbfgs", which needs
+        the same loss each time.
     batch_norm : bool
         Whether each hidden layer's products are normalized before its activation (`cl.BatchNorm`).
     class_weight : {class: weight}, "balanced" or None
         The weight of each class, as in scikit-learn's classifiers. It multiplies `sample_weight`. With an indicator
-        matrix, give a list with one for each label. It does not change validation.
+        matrix, give a list with one for each label. Validation does not use it.
     callbacks : list of callables (epoch, history)
         As for `cl.Model.fit`; see `cl.callbacks`. `history` has `val_loss` if there are validation rows.
         `set_callbacks` sets scikit-learn's own callbacks (since 1.9).
@@ -179,21 +179,21 @@ class MLPClassifier(Perceptron, Classification):
     n_features_in_, feature_names_in_
         As scikit-learn's.
 
-    Differences from scikit-learn's, besides the time it takes:
+    Differences from scikit-learn's, apart from its speed:
 
     - If X is float32, everything is computed in float32, and otherwise in float64.
-    - `warm_start` keeps the optimizer's memory: Adam's moments and the velocity. Rates begin again. `partial_fit` draws
-      a new order of rows at each call. scikit-learn's draws the same one.
+    - `warm_start` keeps the optimizer's memory: Adam's moments and the velocity. Learning rates start over.
+      `partial_fit` draws a new order of rows at each call; scikit-learn's draws the same one.
     - Adam's ε is added to √v̂, after the correction for the first steps (Kingma and Ba's algorithm 1). The velocity
       does not include the learning rate, so another rate takes effect at once.
     - In an epoch's loss, the weight of a batch is its number of rows. With several outputs, `fit` minimizes the sum of
       their losses.
-    - A training ends if its loss or gradient is not finite. It raises ValueError naming the batch. With
-      `early_stopping` it warns instead, and keeps the best model before that.
+    - If the loss or a gradient is not finite, training ends with a ValueError that names the batch. With
+      `early_stopping`, it warns instead and keeps the best model so far.
     - `predict_log_proba` is computed from scores. So it is finite even if a probability is 0 or 1.
 
-    A row's prediction does not depend on the rows beside it. No result depends on the number of threads. D. Kingma and
-    J. Ba, ICLR 2015; X. Glorot and Y. Bengio, AISTATS 2010; D. C. Liu and J. Nocedal, 1989 (`cl.minimize`).
+    A row's prediction does not depend on the other rows. No result depends on the number of threads. D. Kingma and J.
+    Ba, ICLR 2015; X. Glorot and Y. Bengio, AISTATS 2010; D. C. Liu and J. Nocedal, 1989 (`cl.minimize`).
     """
 
 
@@ -202,14 +202,14 @@ class MLPRegressor(Perceptron, Regression):
     """A multilayer perceptron that predicts numbers, with scikit-learn's parameters, attributes and objective.
 
     It minimizes (Σ l + alpha/2 Σ W²) / n for the n rows of each batch. l is half the squared error of a row, summed
-    over its targets. With `loss="poisson"` it is half the deviance of counts; their rate is the exponential of the
+    over its targets. With `loss="poisson"`, it is half the deviance of counts whose rate is the exponential of the
     output. W are the weights, not the biases.
 
     Parameters
     ----------
     loss : "squared_error" or "poisson"
-        By keyword only.
+        Keyword only.
 
-    All other parameters are as in `MLPClassifier`, without `class_weight`. The attributes are the same too, without
-    `classes_`. The same differences from scikit-learn apply. Scores on validation rows are R².
+    All other parameters are as in `MLPClassifier`, except `class_weight`. So are the attributes, except `classes_`. The
+    same differences from scikit-learn apply. Scores on validation rows are R².
     """

@@ -14,7 +14,7 @@ from caffelite.model.model import Model
 
 
 def is_frame(X: Any) -> bool:
-    """Return whether X is a frame of a library. scikit-learn knows no columns in a dict."""
+    """Return whether X is a library's frame. A dict does not count: scikit-learn does not know its columns."""
     return frames.is_frame(X) and not isinstance(X, dict)
 
 
@@ -56,12 +56,12 @@ def input_features(X: Any) -> Any:
 
 
 def model_input(X: Any) -> Any:
-    """Rows as a model takes them."""
+    """Return rows as a model takes them."""
     return X.frame if isinstance(X, FrameRows) else X
 
 
 def check_frame_targets(rows: FrameRows, y: Any, is_regression: bool) -> np.ndarray:
-    """Targets as an array; one column becomes a vector. ValueError unless there are as many targets as rows."""
+    """Return targets as an array; one column becomes a vector. ValueError unless there are as many targets as rows."""
     options = {"accept_sparse": "csr", "ensure_2d": False, "dtype": "numeric" if is_regression else None}
     y = check_array(y, input_name="y", **options)
     check_consistent_length(rows, y)

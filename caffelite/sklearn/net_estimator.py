@@ -1,4 +1,4 @@
-"""`NetEstimator`: what the estimators of any Model have in common."""
+"""`NetEstimator`: the common part of the estimators of any Model."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class NetEstimator(Estimator):
         return super().get_params(deep) | {BUILD_PREFIX + name: x for name, x in self._get_build_arguments().items()}
 
     def set_params(self, **params: Any) -> NetEstimator:
-        """Set parameters by name; returns the estimator."""
+        """Set parameters by name; return the estimator."""
         for name in [name for name in params if name.startswith(BUILD_PREFIX)]:
             self._get_build_arguments()[name.removeprefix(BUILD_PREFIX)] = params.pop(name)
         return super().set_params(**params)

@@ -19,8 +19,8 @@ from caffelite.functions.losses.likelihood import PoissonLoss
 class PenalizedLoss(Function, recordable=True):
     """A loss and a penalty of weights:  y = factor · loss + alpha Σ W² / (2 Σ w),  dW = alpha W / Σ w.
 
-    Σ w is the sum of the weights of the batch's rows, or their number. The penalty is part of training alone: in
-    inference, as when validation data are evaluated, y is without it. `outputs` is the number of scores of a row.
+    Σ w is the sum of the weights of the batch's rows, or their number. The penalty is used only in training: in
+    inference, and when validation data are evaluated, y is without it. `outputs` is the number of scores of a row.
     """
 
     def __init__(self, loss: Loss, factor: float, weights: Iterable[Tensor], alpha: float, outputs: int) -> None:
@@ -69,10 +69,10 @@ class PenalizedLoss(Function, recordable=True):
 
 
 class PoissonDeviance(PoissonLoss, recordable=True):
-    """Half the deviance of Poisson counts t of the rate exp(s):  y = mean exp(s) − t s + t log t − t.
+    """Half the deviance of Poisson counts t with the rate exp(s): y = mean exp(s) − t s + t log t − t.
 
     It is 0 if all rates are right. The gradient is PoissonLoss's, ds = dy (exp(s) − t) / (n k) for n rows of k
-    elements. Scores s (n, k), targets t of the same shape, (n,) also for scores (n, 1). Targets below 0 raise
+    elements. Scores s are (n, k), and targets t have the same shape, or (n,) for scores (n, 1). Targets below 0 raise
     ValueError naming the first bad row.
     """
 

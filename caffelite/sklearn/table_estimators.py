@@ -58,7 +58,7 @@ class Number(Interval):
 
 
 def limit_threads(method: Method) -> Method:
-    """Make a method of an estimator use at most `n_jobs` threads, of those that its thread may use."""
+    """Make a method of an estimator use at most `n_jobs` of the threads that its own thread may use."""
 
     @wraps(method)
     def call(self: TableEstimator, *args: Any, **options: Any) -> Any:
@@ -164,7 +164,7 @@ class TableEstimator(BaseEstimator):
         return frame, y, budget
 
     def _to_frame(self, X: Any, y: Any, reset: bool) -> Any:
-        """X as a frame. ValueError for other columns than in `fit`, and for a y that is None."""
+        """Return X as a frame. ValueError for other columns than in `fit`, and if y is None."""
         column_names = None if reset else [column.name for column in self.columns_.columns]
         if is_frame(X):
             X = check_columns(self, X, y, reset)
@@ -232,11 +232,11 @@ class TableEstimator(BaseEstimator):
     def explain(self, X: Any, rows: int | None = None, seed: int | None = None) -> Explanation:
         """Return how much each column contributes to each output for the rows X, as Shapley values.
 
-        A row's contributions add up to its output minus the mean output for `rows` rows of the training, 100 by
-        default. The estimator keeps up to 500 of them in `background_`. `seed` is for the random orders of the columns;
-        by default it is `random_state` if this is an integer, and otherwise 0. `cl.explain` describes the method.
+        A row's contributions add up to its output minus the mean output for `rows` training rows, 100 by default. The
+        estimator keeps up to 500 of these in `background_`. `seed` is for the random orders of the columns; by default,
+        it is `random_state` if this is an integer, and otherwise 0. `cl.explain` describes the method.
 
-        Raise ValueError if the estimator has no such rows, or fewer.
+        Raise ValueError if the estimator has no such rows, or too few.
         """
         check_is_fitted(self)
         background = getattr(self, "background_", None)
@@ -267,11 +267,12 @@ class TableEstimator(BaseEstimator):
     def importances(self, X: Any, y: Any, repeats: int = 5) -> dict[Any, evaluation.Difference]:
         """Return how much each column matters for the rows X: {column: (mean, error)}, the largest first.
 
-        It is the rise of the log loss if the column is shuffled among the rows, or for numbers the fall of R². The mean
-        is over some shuffles, and the error is the standard error over the rows. Use rows that were not trained on. Of
-        more than 10,000 rows, or 500,000 predictions, a random part is taken. `caffelite train` prints the same.
+        This is the rise of the log loss or, for numbers, the fall of R² when the column is shuffled among the rows. The
+        mean is over several shuffles, and the error is the standard error over the rows. Use rows that were not trained
+        on. If there are more than 10,000 rows, or 500,000 predictions, a random part is used. `caffelite train` prints
+        the same.
 
-        Raise ValueError for a class in y that was not in the training.
+        Raise ValueError for a class in y that was not in the training data.
         """
         check_is_fitted(self)
         repeats, X = check_positive_integer("repeats", repeats), frames.open_frame(X, "X")
@@ -319,40 +320,40 @@ class TableClassifier(ClassifierMixin, TableEstimator):
 
     It trains a few nets, and averages their probabilities. A net begins with `cl.Splines`, a piecewise linear function
     of each column. A small multilayer perceptron follows. Each net trains on 7/8 of the rows, and keeps its parameters
-    from the epoch that was best on the other rows. Every class has its share of these. Finer nets, with more bins and
-    less weight decay, compete with half of the nets on the same rows. The rows that they hold out decide whether the
-    others stay, the finer ones, or both. No result depends on the number of threads. With `time`, it depends on the
+    from the epoch that was best on the other rows. These have the same share of each class. Finer nets, with more bins
+    and less weight decay, compete with half of the nets on the same rows. The held-out rows decide which stay: the
+    original nets, the finer ones, or both. No result depends on the number of threads. With `time`, it depends on the
     speed of the machine.
 
     Parameters
     ----------
     n_estimators : int, optional
-        How many nets. By default 8, or 4 if there are more than 10,000 rows.
+        The number of nets. By default, it is 8, or 4 if there are more than 10,000 rows.
     hidden_layer_sizes : int or list of int
         The sizes of the hidden layers. The first is the size of Splines.
     max_bins : int
-        How many bins a column of numbers has at most, without those in its tails. There are fewer if a bin would get
-        less than 100 rows, but not fewer than 8. Finer nets have up to four times as many.
+        The largest number of bins of a column of numbers, not counting its tails. There are fewer if a bin would get
+        fewer than 100 rows, but at least 8. Finer nets have up to four times as many.
     learning_rate : float
         The highest learning rate of AdamW. It rises for 2 % of the steps, and then falls to 0 as a cosine. Splines have
-        twice this rate, the scales of columns ten times. Finer nets have twice these rates.
+        twice this rate, and the scales of columns ten times this rate. Finer nets have twice these rates.
     weight_decay : float
         The weight decay of AdamW, for all parameters except the scales of columns. Finer nets have a tenth of it.
     categorical_features : list of names or places, or a mask, optional
-        The columns of numbers that are categories. Words and categories always are.
+        The columns of numbers to treat as categories. Columns of words always are categories.
     min_frequency : int
-        Categories of fewer rows count as unknown ones.
+        Categories with fewer rows than this count as unknown.
     time : float, optional
-        How many seconds of one thread `fit` may take. If the training would take longer, there are fewer nets and
-        epochs. `fit` trains a net for a moment to find out how many, and then the learning rates fall to 0 in the
-        epochs that are left. `histories_` shows the nets and their epochs. They depend on the speed of the machine. If
-        there is time enough, the result is the same as without `time`. The smallest training is one net with a
-        sixteenth of the epochs. If it takes longer, `fit` warns. Seconds are processor time, so two threads are done in
-        about half of them, and a busy machine takes longer.
+        How many seconds of one thread `fit` may take. If training would take longer, there are fewer nets and epochs.
+        `fit` first trains a net for a moment to find out how many; the learning rates then fall to 0 over these epochs.
+        `histories_` shows the nets and their epochs, which depend on the speed of the machine. If there is enough time,
+        the result is the same as without `time`. There is at least one net with a sixteenth of the epochs. If even that
+        takes longer, `fit` warns. Seconds are processor time, so two threads finish in about half of them, and a busy
+        machine takes longer.
     n_jobs : int, optional
         How many threads `fit`, `predict` and the other methods use at most. -1 means all that `cl.get_num_threads()`
-        allows, -2 one fewer. There are never more than it allows, for example in a worker of joblib. None is the same
-        as -1.
+        allows, -2 one fewer. They never use more than it allows, for example in a joblib worker. None is the same as
+        -1.
     random_state : int, RandomState or None
     class_weight : {class: weight}, "balanced" or None
         The weight of each class. It multiplies `sample_weight`.
@@ -360,25 +361,25 @@ class TableClassifier(ClassifierMixin, TableEstimator):
     Attributes
     ----------
     model_ : Model
-        The nets side by side, and the average of their probabilities (n, classes). It takes frames as `predict` does.
+        The nets side by side, and the average of their probabilities (n, classes). It takes frames, as `predict` does.
         `save`, `caffelite.onnx.export` and `caffelite.c.export` write it to a file.
     columns_ : Splines
         The first layer, which knows the columns. `columns_.arrays(frame)` returns the arrays that an exported model
         takes.
     background_ : tuple of arrays
-        Up to 500 random rows of the training, as `columns_.arrays` returns them, for `explain`. A pickle has them. A
-        file of `model_.save` does not. After `del estimator.background_`, the estimator still predicts, but can't
+        Up to 500 random training rows, as `columns_.arrays` returns them, for `explain`. A pickle has them; a file
+        written by `model_.save` does not. After `del estimator.background_`, the estimator still predicts, but can't
         explain.
     histories_ : list of History
         The history of each net. `val_loss` is computed on the rows that it was not trained on.
     classes_, n_features_in_, feature_names_in_
         As scikit-learn's.
 
-    Raise ValueError or TypeError that names the column for columns that are missing or of another kind than in `fit`.
+    Raise ValueError or TypeError, naming the column, if a column is missing or of another kind than in `fit`.
 
-    The recipe follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and
-    Y. Gorishniy, A. Kotelnikov and A. Babenko, "TabM", ICLR 2025, with those parts that gave better scores on
-    the tables of `benchmarks/tables.py` and `benchmarks/real_tables.py`. `caffelite train` has the same.
+    The recipe follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and Y.
+    Gorishniy, A. Kotelnikov and A. Babenko, "TabM", ICLR 2025, with those parts that gave better scores on the tables
+    of `benchmarks/tables.py` and `benchmarks/real_tables.py`. `caffelite train` uses it too.
     """
 
     _: KW_ONLY
@@ -413,12 +414,11 @@ class TableClassifier(ClassifierMixin, TableEstimator):
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Return which classes are in the set of each row, bool (n, classes), in the order of `classes_`.
 
-        The set has the true class for this share of new rows from the same source, or for more. This holds to within
-        1/√n for n rows that the nets held out, and for the mean of all rows: for one class the share may be lower. A
-        set is never empty, since it has the most probable class. Weights of rows do not matter.
+        For at least this share of new rows from the same source, the set contains the true class. This holds to within
+        1/√n for n rows that the nets held out, and on average over all rows: for a single class, the share may be
+        lower. A set always has the most probable class, so it is never empty. Row weights do not matter.
 
-        Raise ValueError if there are too few rows for the coverage, 9 for 0.9, and if the coverage is not between 0
-        and 1.
+        Raise ValueError if there are too few rows for the coverage (0.9 needs 9), and if it is not between 0 and 1.
 
         M. Sadinle, J. Lei and L. Wasserman, "Least ambiguous set-valued classifiers with bounded error levels", JASA
         114, 2019.
@@ -439,7 +439,7 @@ class TableRegressor(RegressorMixin, TableEstimator):
         model.predict(frame)
 
     It minimizes the squared error. `model_` returns the average of the nets' predictions (n, 1), in float32. Everything
-    not mentioned is as in `TableClassifier`, without `class_weight` and `classes_`.
+    else is as in `TableClassifier`, except `class_weight` and `classes_`.
     """
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> TableRegressor:
@@ -464,12 +464,11 @@ class TableRegressor(RegressorMixin, TableEstimator):
     def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Return the two ends of an interval for each row (n, 2).
 
-        The interval has the true number for this share of new rows from the same source, or for more. This holds to
+        For at least this share of new rows from the same source, the interval contains the true number. This holds to
         within 1/√n for n rows that the nets held out. About as many numbers are below an interval as above. An interval
-        is wider if larger errors are to be expected for its row. Weights of rows do not matter.
+        is wider if larger errors are expected for its row. Row weights do not matter.
 
-        Raise ValueError if there are too few rows for the coverage, 19 for 0.9, and if the coverage is not between 0
-        and 1.
+        Raise ValueError if there are too few rows for the coverage (0.9 needs 19), and if it is not between 0 and 1.
 
         H. Papadopoulos, V. Vovk and A. Gammerman, "Regression conformal prediction with nearest neighbours", JAIR 40,
         2011. R. Barber, E. Candès, A. Ramdas and R. Tibshirani, "Predictive inference with the jackknife+", Annals of
@@ -479,7 +478,7 @@ class TableRegressor(RegressorMixin, TableEstimator):
 
 
 def to_numbers(column: np.ndarray) -> np.ndarray:
-    """Objects as float64 if all are numbers or missing. Words stay words, "1" too."""
+    """Return objects as float64 if all are numbers or missing. Words stay words, even "1"."""
     if column.dtype.kind != "O":
         return column
     missing = [frames.is_missing(x) for x in column]

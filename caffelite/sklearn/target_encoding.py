@@ -26,8 +26,8 @@ from caffelite.training.metrics.regression import r2
 class Classification(ClassifierMixin, Estimator):
     """Labels, of two or more classes; or several of them, as an indicator matrix.
 
-    The model has an output for each class. Their softmax gives the probabilities. For two classes it has one output,
-    and its sigmoid is the probability of the second class. For an indicator matrix it has an output for each column.
+    The model has an output for each class. Their softmax gives the probabilities. For two classes, it has one output,
+    whose sigmoid is the probability of the second class. For an indicator matrix, it has an output for each column.
     """
 
     _: KW_ONLY
@@ -37,11 +37,11 @@ class Classification(ClassifierMixin, Estimator):
 
     @available_if(is_stochastic)
     def partial_fit(self, X: Any, y: Any, sample_weight: Any = None, classes: Any = None) -> Any:
-        """Train for one epoch more, and return the estimator. The optimizer continues from the last call.
+        """Train for one more epoch, and return the estimator. The optimizer continues from the last call.
 
-        X, y and sample_weight are as in `fit`. `classes` are all classes that there will be, in any order. The first
-        call needs them, unless y is an indicator matrix. Raise ValueError with `early_stopping`, because it needs a
-        whole training, and with `class_weight="balanced"`, because it depends on all rows.
+        X, y and sample_weight are as in `fit`. `classes` are all the classes that will occur, in any order. The first
+        call needs them, unless y is an indicator matrix. Raise ValueError with `early_stopping`, because it needs an
+        entire training run, and with `class_weight="balanced"`, because it depends on all rows.
         """
         self._validate_params()
         if classes is not None:
@@ -140,7 +140,7 @@ class Classification(ClassifierMixin, Estimator):
 
 @dataclass(eq=False, repr=False)
 class Regression(RegressorMixin, MultiOutputMixin, Estimator):
-    """Numbers, one a row or several."""
+    """Numbers, one or several per row."""
 
     _: KW_ONLY
     loss: str = "squared_error"

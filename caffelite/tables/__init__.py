@@ -1,6 +1,6 @@
-"""Tables of numbers, words and dates: the layers that read frames, and nets that are trained on files.
+"""Tables of numbers, words and dates: the layers that read frames, and nets trained on files.
 
-`columns.py` and `splines.py` are the layers, `column_types.py` and `dates.py` what they make of a column. The other
+`columns.py` and `splines.py` are the layers; `column_types.py` and `dates.py` turn a column into numbers. The other
 files are for the commands `caffelite train`, `predict` and `export`: they read a file, train nets, and report.
 """
 

@@ -1,8 +1,8 @@
-"""The seconds that a training of nets may take: fewer nets and epochs, if all of them take longer.
+"""The seconds that training may take: if all nets would take longer, there are fewer nets and epochs.
 
-`measure_cost` trains a net for a moment, and throws it away. From what it took, `choose_plan` computes how many nets,
-and how many epochs of each, fit into the seconds. Both have to be known before the training, because the learning rate
-falls to 0 in the last epoch.
+`measure_cost` trains a net for a moment, and throws it away. From the time this took, `choose_plan` computes how many
+nets, and how many epochs of each, fit into the seconds. Both have to be known before training begins, because the
+learning rate falls to 0 in the last epoch.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ MIN_EPOCHS = 1 / 16  # of the recipe's epochs: a net of fewer has hardly learned
 
 
 class Cost(NamedTuple):
-    """The seconds of one thread that a training takes: once, for each net, and for each epoch of a net."""
+    """The seconds of one thread that training takes: once, for each net, and for each epoch of a net."""
 
     start: float
     net: float
     epoch: float
 
     def seconds(self, nets: int, epochs: int) -> float:
-        """Return the seconds of a training. Half as many finer nets compete with the nets."""
+        """Return the seconds that training takes. Half as many finer nets compete with the nets."""
         return self.start + count_trainings(nets) * (self.net + epochs * self.epoch)
 
 
 def count_trainings(nets: int) -> int:
-    """Return how many nets are trained for so many: half of them have to compete with finer ones."""
+    """Return how many nets are trained to get this many: half of them have to compete with finer ones."""
     return nets + nets // 2
 
 
@@ -83,10 +83,10 @@ class NetRows(NamedTuple):
 
 
 class Budget:
-    """So many seconds of this thread from now on, for a training and for what comes before it.
+    """A number of seconds of this thread, from now on, for training and for everything before it.
 
-    `plan` is None before the training. `summary` says in words what was chosen. If `warns`, a training that takes
-    longer all the same warns of this.
+    `plan` is None before training. `summary` says in words what was chosen. If `warns`, training warns if it takes
+    longer all the same.
     """
 
     plan: TrainingPlan | None = None
@@ -98,7 +98,7 @@ class Budget:
     def choose_plan(
         self, nets: int, epochs: int, make_probe: Callable[[], Parts], data: NetRows, **options: Any
     ) -> TrainingPlan:
-        """Return the largest training of at most so many nets and epochs that takes no longer.
+        """Return the largest plan of at most this many nets and epochs that takes no longer.
 
         `make_probe` returns a net, its optimizer and its loss. The options are options of `fit`.
         """
@@ -121,10 +121,10 @@ class Budget:
 def measure_cost(
     make_probe: Callable[[], Parts], data: NetRows, seconds: float, nets: int, epochs: int, **options: Any
 ) -> Cost:
-    """Train a net, and return what a training costs.
+    """Train a net, and return what training costs.
 
-    The first epoch records the steps, and counts as the start of a training. The probe measures the other epochs for at
-    least PRECISION of so many seconds, or of the seconds of the whole training if these are fewer.
+    The first epoch records the steps, and counts as the start of training. The probe measures the other epochs for at
+    least PRECISION of the given seconds, or of the seconds of the entire training if these are fewer.
     """
     began = clock()
     net, optimizer, loss = make_probe()
@@ -150,10 +150,10 @@ def measure_cost(
 
 
 def choose_plan(seconds: float, cost: Cost, nets: int, epochs: int) -> TrainingPlan:
-    """Return the largest training of at most so many nets and epochs that takes at most so many seconds.
+    """Return the largest plan of at most this many nets and epochs that takes at most this many seconds.
 
-    Nets and epochs become fewer by about the same factor, which costs less of the score than fewer of one of them. The
-    smallest training is one net with MIN_EPOCHS, even if it takes longer.
+    Nets and epochs are reduced by about the same factor, because reducing only one of them costs more of the score. The
+    smallest plan is one net with MIN_EPOCHS, even if it takes longer.
     """
     total, fewest = cost.seconds(nets, epochs), math.ceil(MIN_EPOCHS * epochs)
     if total > seconds:

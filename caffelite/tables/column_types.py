@@ -1,4 +1,4 @@
-"""Kinds of columns. Each learns from a column of a table, and makes numbers or a code of each row's value."""
+"""Kinds of columns. Each learns from a column of a table, and turns each row's value into numbers or a code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class NumberColumn(NamedTuple):
         return [self.name]
 
     def get_config(self) -> Any:
-        """Return its description for a file."""
+        """Return the column's description for a file."""
         if self.notation:
             return {"gaps": self.gaps, "notation": self.notation}
         return {"gaps": True} if self.gaps else None
@@ -81,7 +81,7 @@ class CategoryColumn(NamedTuple):
         return self.categories
 
     def array(self, column: Any, what: str) -> np.ndarray:
-        """Return the code of each row, (n,) int64. TypeError for numbers in place of words, and the other way round."""
+        """Return the code of each row, (n,) int64. TypeError for numbers instead of words, or vice versa."""
         codes, names = to_categories(column, what)
         if names and self.categories and (are_words := _are_words(names)) != _are_words(self.categories):
             kinds = ["words" if words else "numbers" for words in (are_words, not are_words)]
@@ -99,7 +99,7 @@ Column = NumberColumn | DateColumn | CategoryColumn
 
 
 def parse_column(learned: NumberColumn | DateColumn, column: Any, what: str) -> np.ndarray:
-    """Return the numbers or dates of a column of words. TypeError, beginning with `what`, if one is not such."""
+    """Return the numbers or dates of a column of words. TypeError, beginning with `what`, if a word is neither."""
     codes, names = to_categories(column, what)
     try:
         return read_as_learned([*map(str, names)], learned.notation)[codes]
@@ -112,7 +112,7 @@ def parse_column(learned: NumberColumn | DateColumn, column: Any, what: str) -> 
 def infer_columns(frame: Any, categories: Sequence[Any], what: str, min_frequency: int) -> list[Column]:
     """Return the kind of each column of a frame. `categories` names columns of numbers that are categories.
 
-    Categories of fewer rows than `min_frequency` are left out.
+    Categories with fewer rows than `min_frequency` are left out.
 
     Raise ValueError or TypeError, beginning with `what` and naming the column, for columns that can't be used.
     """
@@ -160,7 +160,7 @@ def _learn_dates(name: Any, column: Any, what: str) -> DateColumn:
 
 
 def find_absent_codes(column: CategoryColumn, values: Any, what: str) -> np.ndarray:
-    """Return the codes of the categories that no row has. Only a type that declares its categories can have such."""
+    """Return the codes of the categories that no row has. Only a type that declares its categories can have some."""
     if not (isinstance(values, frames.Categories) or frames.is_categorical(values)):
         return np.zeros(0, np.int64)
     counts = np.bincount(column.array(values, what), minlength=column.codes)
@@ -168,7 +168,7 @@ def find_absent_codes(column: CategoryColumn, values: Any, what: str) -> np.ndar
 
 
 def column_from_config(name: Any, config: Any) -> Column:
-    """Return the column of a name that a file describes as `config`. ValueError if it is not such a description."""
+    """Return the column of this name that a file describes as `config`. ValueError if it is not a valid description."""
     if not isinstance(name, str | int):
         raise TypeError(f"Columns: expected names that are words or integers, got {name!r}")
     if config is None:
@@ -215,7 +215,7 @@ def _are_words(names: Sequence[Any]) -> bool:
 
 
 def has_words(column: Any) -> bool:
-    """Return whether a column is of a type for words or categories, also if none is there."""
+    """Return whether a column is of a type for words or categories, even if it has none."""
     return frames.is_categorical(column) or str(column.dtype).lower().startswith(("str", "large_string", "<u"))
 
 

@@ -36,31 +36,31 @@ MIN_BIN_WIDTH = 1e-5  # the width of a bin, as a share of the distance of the qu
 
 @structure.register
 class Columns(Function, recordable=True, rowwise=True):
-    """The input layer for a table (a data frame): it standardizes numbers, and each category has an Embedding.
+    """The input layer for a table (a data frame): it standardizes numbers and embeds categories.
 
         y = [(x − center) / scale, gaps, bins, W₁[c₁], W₂[c₂], …]
 
-    x `numbers` (n, k) and c `codes` (n, m), integers, y (n, features). Without categories or without numbers there is
-    one input. A Model whose first Function it is takes frames, `fit(frame, y)` and `predict(frame)`. It finds the
-    columns by their names, and ignores other columns. `arrays(frame)` returns the inputs.
+    x `numbers` (n, k) and c `codes` (n, m), integers, y (n, features). Without categories or without numbers, there is
+    one input. A Model that begins with this layer takes frames: `fit(frame, y)` and `predict(frame)`. It finds columns
+    by name and ignores others. `arrays(frame)` returns the inputs.
 
-    - **Numbers and bools** have mean 0 and standard deviation 1 in the rows that they were learned from. The center is
-      subtracted in float64, also in a model of float32. (In float32, seconds since 1970 would not change for minutes.)
-      A missing number, NaN in x, becomes 0. If numbers of a column were missing when it was learned, y also has a
-      feature that is 1 if one is missing, and otherwise 0. If `robust`, the center is the median, and the scale is the
-      distance of the quartiles. y then holds z / √(1 + (z / 3)²) instead of z = (x − center) / scale. So y stays within
-      ±3, and a few large numbers change nothing. The outer bins are then split by distance, for the tails.
-    - **Bins**: with `bins`, y also has the piecewise linear code of each number. The bins of a column hold equally many
-      of the numbers that it was learned from. If only a few of these are different, each is an edge. The code is 1 for
-      each bin below x, the share of the bin that x is in, and 0 for those above it. So the first layer of a net can be
-      any piecewise linear function of each column.
-    - **Words and categories** are numbered in their order. A column of k categories has k + 2 codes. Code k is a
-      missing category, and k + 1 is a new one, which was not there when the column was learned. `categories` names
+    - **Numbers and bools** are scaled to mean 0 and standard deviation 1 over the rows they were learned from. The
+      center is subtracted in float64, even in a float32 model. (In float32, seconds since 1970 would not change for
+      minutes.) A missing number, NaN in x, becomes 0. If a column had missing numbers when it was learned, y also has a
+      feature that is 1 if the number is missing, and otherwise 0. If `robust`, the center is the median, and the scale
+      is the distance between the quartiles. y then holds z / √(1 + (z / 3)²) instead of z = (x − center) / scale. So y
+      stays within ±3, and a few large numbers change nothing. The outer bins are then split by distance, for the tails.
+    - **Bins**: with `bins`, y also has the piecewise linear code of each number. Each bin of a column holds equally
+      many of the numbers it was learned from. If there are only a few different numbers, each of them is an edge. The
+      code is 1 for each bin below x, the share of the bin that x is in, and 0 for those above it. So the first layer of
+      a net can be any piecewise linear function of each column.
+    - **Words and categories** are numbered in their order. A column of k categories has k + 2 codes. Code k is for a
+      missing category, and k + 1 for a new one, which was not there when the column was learned. `categories` names
       columns of numbers that are categories. The vector of a code that was never trained is 0. But words that are all
-      dates, or all numbers such as $1,234.50, are read so. A warning says if none tells what 1,234 or 1/2/2020 means.
+      dates, or all numbers such as $1,234.50, are read as such. A warning says if 1,234 or 1/2/2020 stays ambiguous.
     - **Dates and times** become numbers: the year, sines and cosines, and the seconds since the first date. The sines
-      and cosines are of month, day of the year, weekday and hour, if these vary. Dates with a time zone are read on the
-      clocks of the zone in which they were learned.
+      and cosines are of month, day of the year, weekday and hour, if these vary. Dates with a time zone are read as
+      local times of the zone in which they were learned.
 
     Parameters
     ----------
@@ -68,20 +68,20 @@ class Columns(Function, recordable=True, rowwise=True):
         A frame of pandas, polars or Arrow, or a dict of columns, to learn from; leave the targets out. A file has a
         pair (name, description) for each column.
     size : int
-        The size of the vectors that categories become; at most the number of categories.
+        The size of the vectors that represent categories; at most the number of categories.
     categories : list of names
         The columns of numbers that are categories.
     robust : bool
-        Whether numbers are scaled by their quartiles and held within limits.
+        Whether numbers are scaled by their quartiles and kept within limits.
     bins : int
-        How many bins a column of numbers has at most. It has fewer if quantiles are equal, and up to 8 more in its
-        tails if `robust`. With 0 there are no bins. A file has a list with the number of each column.
+        The largest number of bins of a column of numbers. It has fewer if quantiles are equal, and up to 8 more in its
+        tails if `robust`. With 0, there are no bins. A file has a list with the number for each column.
     min_frequency : int
-        Categories of fewer rows count as unknown ones. So the vector of unknown ones is learned, too.
+        Categories with fewer rows count as unknown, so the vector of unknown categories is learned, too.
 
     `arrays` raises ValueError for a missing column and for an infinite number, with its row. It raises TypeError for
-    numbers, words or dates in place of another kind, and for dates that have lost or gained a time zone. All these
-    errors name the column.
+    numbers, words or dates where another kind was learned, and for dates that have lost or gained a time zone. All
+    these errors name the column.
 
     C. Guo and F. Berkhahn, "Entity embeddings of categorical variables", 2016. D. Holzmüller, L. Grinsztajn and
     I. Steinwart, "Better by default: strong pre-tuned MLPs and boosted trees on tabular data", NeurIPS 2024.
@@ -212,7 +212,7 @@ class Columns(Function, recordable=True, rowwise=True):
         return tuple([np.array([columns[name] for name in names]) for names in self.names])
 
     def is_equivalent(self, other: Any) -> bool:
-        """Return True if other Columns convert a frame to the same arrays."""
+        """Return True if the other Columns convert a frame to the same arrays."""
         if self.columns == other.columns:
             return True
         own_columns, other_columns = (
@@ -261,7 +261,7 @@ class Columns(Function, recordable=True, rowwise=True):
         return frames.as_array(values, what, allow_missing=True)
 
     def set_notations(self, notations: Mapping[Any, str]) -> None:
-        """Set how words are written that numbers and dates were learned from."""
+        """Set how the words that numbers and dates were learned from are written."""
         columns: list[Any] = [*self.columns]
         self.columns = tuple([c._replace(notation=notations[c.name]) if c.name in notations else c for c in columns])
 
@@ -368,7 +368,7 @@ class Columns(Function, recordable=True, rowwise=True):
 
 
 def _parse_columns(columns: Any, what: str) -> list[Column]:
-    """Return the columns that a file has as pairs (name, description)."""
+    """Return the columns that a file describes as pairs (name, description)."""
     if not isinstance(columns, list | tuple) or any(not isinstance(x, list | tuple) or len(x) != 2 for x in columns):
         got = reprlib.repr(columns)
         raise TypeError(f"{what} takes a frame of pandas, polars or Arrow, or a dict of columns, got {got}")
@@ -394,9 +394,9 @@ def mean_and_deviation(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def bin_edges(numbers: np.ndarray, bins: int, robust: bool) -> np.ndarray:
-    """Return the edges of at most so many bins of equally many numbers (n,), leaving out NaN. No bin has one edge.
+    """Return the edges of at most this many bins of equally many numbers (n,), leaving out NaN. No bin has one edge.
 
-    If so few numbers are different, all of them are edges. Otherwise, if `robust`, the outer bins get more edges.
+    If no more numbers are different, all of them are edges. Otherwise, if `robust`, the outer bins get more edges.
     """
     values = np.sort(numbers[~np.isnan(numbers)])
     if bins == 0 or values.size == 0:
@@ -430,9 +430,9 @@ def split_last_bin(edges: np.ndarray, values: np.ndarray) -> np.ndarray:
 
 
 def median_and_spread(numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the median and the distance of the quartiles of each column of numbers (n, k), leaving out NaN.
+    """Return the median and the interquartile range of each column of numbers (n, k), leaving out NaN.
 
-    If the quartiles are equal, it is half of the range; if all numbers are equal, or all are missing, 1.
+    If the quartiles are equal, use half of the range; if all numbers are equal, or all are missing, 1.
     """
     ordered, counts = np.sort(numbers, axis=0), np.count_nonzero(~np.isnan(numbers), axis=0)
 

@@ -37,7 +37,7 @@ BAR_DELAY = 0.5  # seconds until it is shown
 
 
 class TrainingResult(NamedTuple):
-    """The result of a training: the nets and the judgement of them."""
+    """The result of training: the nets, and how good they are."""
 
     nets: TrainedNets
     evaluation: TableEvaluation
@@ -71,9 +71,9 @@ def train(
 ) -> TrainingResult:
     """Train nets and simpler models to predict a column of a table from the others. Print how good they are.
 
-    If `explains`, the model keeps rows of the training, and the result has an explanation of rows that were held out.
-    With a coverage, the model has intervals or sets. If the nets take more than `max_seconds` of one thread, there are
-    fewer nets and epochs.
+    If `explains`, the model keeps training rows, and the result has an explanation of held-out rows. With a coverage,
+    the model has intervals or sets. If the nets would take more than `max_seconds` of one thread, there are fewer nets
+    and epochs.
 
     Raise ValueError with the reason if a table can't be learned from.
     """
@@ -116,11 +116,11 @@ def train(
 def predict(
     path: str, table: str, delimiter: str | None = None, keep: Collection[str] = ()
 ) -> tuple[list[list[str]], list[str]]:
-    """Apply a model in a file to the rows of a table. Returns lines of cells, and remarks for the user.
+    """Apply a model in a file to the rows of a table. Return lines of cells, and remarks for the user.
 
     The first line has names. The other lines have the cells of the columns in `keep`, and then a class and the
     probability of each class, or a value. If the model has intervals, their ends follow. If it has sets, 1 or 0 follows
-    for each class, which is in the set or not.
+    for each class: in the set or not.
 
     Raise ValueError for a file that is not a model of a table, and for a table that does not fit the model.
     """
@@ -147,14 +147,14 @@ def predict(
 def explain(
     path: str, table: str, delimiter: str | None = None, row: int | None = None, column: str | None = None
 ) -> tuple[Explanation, list[list[str]], list[str]]:
-    """Explain the outputs of a model in a file for the rows of a table. Returns also lines of cells, and remarks.
+    """Explain the outputs of a model in a file for the rows of a table. Also return lines of cells, and remarks.
 
     The first line has names. Each other line has the predicted class, if there are classes, the contributions of the
-    columns, the base, and the output. Of two classes, this is the probability of the second one, which the first line
-    names; of more, that of the predicted class.
+    columns, the base, and the output. For two classes, this is the probability of the second one, which the first line
+    names; for more, that of the predicted class.
 
-    `row` and `column` are those that will be drawn. Raise ValueError if there is no such row or column, for a file
-    without rows of the training, and what `predict` raises.
+    `row` and `column` are those to draw. Raise ValueError if there is no such row or column, and for a file without
+    training rows. Also raise the errors of `predict`.
     """
     model = _load_table_model(path)
     if model.background is None:
@@ -191,7 +191,7 @@ def _explain_in_blocks(model: TableModel, frame: schema.Frame) -> Explanation:
 
 
 def explain_rows(model: TableModel, frame: schema.Frame) -> Explanation:
-    """Return the explanation of a model that has rows of the training, for the rows of a frame."""
+    """Return the explanation of a model that has training rows, for the rows of a frame."""
     assert model.background is not None
     names = [column.name for column in model.columns.columns]
     game, _ = make_game(model, frame, model.background)
@@ -206,7 +206,7 @@ def _load_table_model(path: str) -> TableModel:
 
 
 def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | None = None) -> None:
-    """Write a model in a file in formats of other programs. The keys of `paths` are modules, such as "onnx".
+    """Write a model in a file in the formats of other programs. The keys of `paths` are modules, such as "onnx".
 
     For a model of a table, this also prints a description of the inputs. If one file can't be written, none is.
     """

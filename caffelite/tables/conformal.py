@@ -1,12 +1,12 @@
-"""How sure a model of a table is: intervals and sets that hold the truth in a chosen share of new rows.
+"""How sure a model of a table is: intervals and sets that contain the truth in a chosen share of new rows.
 
-Design: (a) Each net of the recipe holds out rows, and its errors on them are as for new rows. (b) An ErrorScale learns
+Design: (a) Each net of the recipe holds out rows, whose errors are like those of new rows. (b) An ErrorScale learns
 from these errors how large an error to expect for a row. (c) The scores of the held-out rows are their errors divided
 by the scale. An interval reaches from a low quantile of the scores to a high one, times the scale of its row. (d) For
 classes, a score is 1 − the probability of the row's class. A set has the classes whose scores are below a quantile.
 
-If n scores and the score of a new row are in random order, the new one is among the k lowest with a probability of
-k / (n + 1) or more. So k is that part of n + 1, rounded up, and few rows do not suffice for a high coverage.
+If n scores and the score of a new row are in random order, the new one is among the k lowest with a probability of k /
+(n + 1) or more. So k is that share of n + 1, rounded up, and a high coverage needs many rows.
 
 V. Vovk, A. Gammerman and G. Shafer, "Algorithmic Learning in a Random World", 2005. H. Papadopoulos et al., "Regression
 conformal prediction with nearest neighbours", JAIR 40, 2011 (scores). R. Barber et al., "Predictive inference with the
@@ -39,8 +39,8 @@ PRIOR = 20  # rows of the mean error that are added to each bin
 class Factor(NamedTuple):
     """A factor of an ErrorScale, `values[bin]`. The bin follows from one feature of a row.
 
-    Bins of numbers are between `edges`, and the last one has missing numbers. Without edges, the bin is a code, and the
-    last one has codes that are new.
+    Bins of numbers are between `edges`, and the last one is for missing numbers. Without edges, the bin is a code, and
+    the last one is for new codes.
     """
 
     feature: int
@@ -120,7 +120,7 @@ class IntervalCalibration(NamedTuple):
     scores: np.ndarray
 
     def make_regions(self, coverage: float) -> Intervals:
-        """Return the Intervals of a coverage. Beyond each end is half of the rest. ValueError for too few rows."""
+        """Return the Intervals of a coverage. Half of the rest is beyond each end. ValueError for too few rows."""
         count = len(self.scores)
         check_coverage(coverage, count, ends=2)
         rank = find_rank(0.5 + coverage / 2, count)
@@ -140,7 +140,7 @@ class SetCalibration(NamedTuple):
 
 
 def read_regions(config: dict[str, Any], numbers: int, codes: int) -> Intervals | Sets:
-    """Return the Intervals or Sets of a file, for rows of so many numbers and codes. ValueError if they do not fit."""
+    """Return the Intervals or Sets of a file for rows of this many numbers and codes. ValueError if they don't fit."""
     check_positive("coverage", config["coverage"], limit=1)
     if "threshold" in config:
         sets = Sets(**config)
@@ -168,12 +168,12 @@ def _read_factor(config: dict[str, Any], numbers: int, codes: int) -> Factor:
 
 
 def find_rank(share: float, count: int) -> int:
-    """Return how many of the lowest scores of so many rows a new score is among with this probability."""
+    """Return the k for which a new score is among the k lowest of this many rows with this probability."""
     return math.ceil(round((count + 1) * share, 9))
 
 
 def check_coverage(coverage: float, rows: int, ends: int) -> None:
-    """Raise ValueError or TypeError unless it is between 0 and 1, and so many held-out rows suffice for it."""
+    """Raise ValueError or TypeError unless it is between 0 and 1, and this many held-out rows are enough for it."""
     check_positive("coverage", coverage, limit=1)
     needed = math.ceil(round(ends / (1 - coverage), 6)) - 1
     if rows < needed:
@@ -181,7 +181,7 @@ def check_coverage(coverage: float, rows: int, ends: int) -> None:
 
 
 def count_held_out(rows: int, nets: int) -> int:
-    """Return how many rows nets of the recipe hold out together, of so many rows that they get."""
+    """Return how many of this many rows the nets of the recipe hold out together."""
     folds = min(recipe.FOLDS, rows)
     return min(MAX_ROWS, sum(rows // folds + (i < rows % folds) for i in range(min(nets, folds))))
 

@@ -60,7 +60,7 @@ def to_dates(column: Any, what: Any) -> Dates:
 
 
 def _to_microseconds(stamps: np.ndarray, what: Any) -> np.ndarray:
-    """Return datetime64 in microseconds. ValueError for a year that they do not reach."""
+    """Return datetime64 in microseconds. ValueError for a year out of its range."""
     years = stamps.astype("datetime64[Y]").astype(np.int64) + 1970
     bad = ~np.isnat(stamps) & (np.abs(years) > MAX_YEAR)
     if bad.any():
@@ -146,7 +146,7 @@ def varying_parts(wall: np.ndarray) -> tuple[str, ...]:
 
 
 def get_part(wall: np.ndarray, part: str) -> np.ndarray:
-    """Return a part of dates on the wall clock, counted from 0, but for the year. Hours have fractions."""
+    """Return a part of dates on the wall clock, counted from 0, except for the year. Hours have fractions."""
     days = wall.astype("datetime64[D]")
     if part == "year":
         return wall.astype("datetime64[Y]").astype(np.int64) + 1970
@@ -165,10 +165,10 @@ def feature_names(parts: Sequence[str]) -> list[str]:
 
 
 def features(dates: Dates, zone: str | None, parts: Sequence[str], first: float) -> np.ndarray:
-    """Return the parts of dates on the clocks of a zone as numbers, (n, features) float64. NaN is missing.
+    """Return the parts of dates, as local times of a zone, as numbers (n, features) float64. NaN is missing.
 
-    A part that begins again, such as the weekday, becomes a sine and a cosine. "seconds" are those since `first`, which
-    is in seconds since 1970.
+    A cyclic part, such as the weekday, becomes a sine and a cosine. "seconds" are those since `first`, which is in
+    seconds since 1970.
     """
     numbers = np.full((len(dates.stamps), len(feature_names(parts))), np.nan)
     present = ~np.isnat(dates.stamps)

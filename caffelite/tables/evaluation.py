@@ -23,7 +23,7 @@ MAX_PREDICTED_ROWS = 500_000  # rows, for all columns and shuffles
 
 
 class Difference(NamedTuple):
-    """By how much one model is better than another on the same rows, and the standard error of this."""
+    """By how much one model is better than another on the same rows, and the standard error of this difference."""
 
     mean: float
     error: float
@@ -44,8 +44,8 @@ class TableEvaluation:
     """The outputs and scores of models for the rows that were held out.
 
     `models` has the outputs for the test rows by the model's name: nets, linear model, boosted trees if there are any,
-    and baseline. The baseline has the same output for all rows: the share of each class in the training, or the mean.
-    `scores` has first the nets' scores for the training rows, and then each model's scores for the test rows.
+    and baseline. The baseline has the same output for all rows: the share of each class among the training rows, or the
+    mean. `scores` has first the nets' scores for the training rows, and then each model's scores for the test rows.
     """
 
     NETS, LINEAR, TREES, BASELINE = "nets", "linear", "trees", "baseline"
@@ -96,7 +96,7 @@ def losses(outputs: np.ndarray, target: Target, rows: np.ndarray) -> np.ndarray:
 
 
 def unit(target: Target, rows: np.ndarray) -> float:
-    """Return the unit of differences of `losses`: for values their variance, for differences of R²; for classes 1."""
+    """Return the unit of differences of `losses`: for values their variance, to give R²; for classes, 1."""
     return 1.0 if target.classes is not None else float(target.values[rows].var()) or 1.0
 
 
@@ -126,7 +126,7 @@ def calibration_error(probabilities: np.ndarray, values: np.ndarray, bins: int =
     """Return the expected calibration error of probabilities (n, classes), for the classes (n,) of the rows.
 
     The rows are in bins of equal width, by the probability of the predicted class. The error is the difference between
-    the mean of this probability and the share of right predictions, as a mean over the bins, weighted by their rows.
+    the mean of this probability and the share of correct predictions, averaged over the bins, weighted by rows.
 
     C. Guo et al., "On calibration of modern neural networks", ICML 2017.
     """
@@ -145,7 +145,7 @@ def importances(model: TableModel, frame: Frame, target: Target, rows: np.ndarra
 
 
 def sample_rows(rows: np.ndarray, columns: Columns, repeats: int, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows that `permute_columns` should take of these: random ones if there are very many, in order."""
+    """Return those of the rows that `permute_columns` should take: random ones, in order, if there are very many."""
     max_rows = max(100, min(MAX_SHUFFLED_ROWS, MAX_PREDICTED_ROWS // (repeats * len(columns.columns))))
     return np.sort(rng.permutation(rows)[:max_rows])
 
@@ -161,8 +161,8 @@ def permute_columns(
 ) -> dict[Any, Difference]:
     """By how much the log loss rises, or R² falls, if a column is shuffled among the rows.
 
-    It is the mean of some shuffles. The largest come first. If several columns have the same information, perhaps none
-    of them matters. `inputs` are `columns.arrays(frame)` of the rows, and change while this runs.
+    It is the mean over several shuffles. The largest come first. If several columns hold the same information, perhaps
+    none of them matters. `inputs` are `columns.arrays(frame)` of the rows, and change while this runs.
 
     L. Breiman, "Random forests", Machine Learning 45, 2001, section 10.
     """

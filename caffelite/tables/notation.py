@@ -42,7 +42,7 @@ NUMBERS = {"bool": None} | {unit + sign: pattern for unit in ("", *UNITS) for si
 class Reading(NamedTuple):
     """Words as numbers or dates, (words + 1,): the last one is missing.
 
-    The notation of dates is what comes first, and of numbers "bool", or their unit and decimal sign, such as "$.".
+    The notation of dates is the part that comes first. That of numbers is "bool", or their unit and decimal sign: "$.".
     """
 
     values: np.ndarray
@@ -80,7 +80,7 @@ def read_words(words: Sequence[str]) -> Reading | None:
 
 
 def read_as_learned(words: Sequence[str], learned: str) -> np.ndarray:
-    """Return words as numbers or dates, in the notation of a training. If it needed none, these words tell it.
+    """Return words as numbers or dates, in the notation learned in training. If none was needed, these words show it.
 
     Raise ValueError with a word that does not fit, "numbers" or "dates", and a reason, which may be "".
     """
@@ -97,7 +97,7 @@ def read_as_learned(words: Sequence[str], learned: str) -> np.ndarray:
 
 
 def describe_problem(words: Sequence[str]) -> str:
-    """Return why words that look like numbers or dates are not read as these, "" for others."""
+    """Return why words that look like numbers or dates are not read as such; "" for others."""
     readings = find_readings(words)
     if words and (all(map(AMBIGUOUS.fullmatch, words)) or (len(readings) == 2 and readings[0].notation in DATES)):
         word = next(filter(AMBIGUOUS.fullmatch, words))
@@ -147,7 +147,7 @@ def _parse(word: str, notation: str) -> Any:
     match = DECIMALS[notation[-1]].fullmatch(word)
     if match is None or match["unit"] + match["last"] != notation[:-1]:
         raise ValueError
-    if notation in ("$,", "£,", "¥,", "₹,") and len(match["fraction"] or "") == 3:  # $1,234 is no price of $1.234
+    if notation in ("$,", "£,", "¥,", "₹,") and len(match["fraction"] or "") == 3:  # $1,234 does not mean $1.234
         raise ValueError
     sign, whole = (match["sign"] + match["inner"]).replace("\u2212", "-"), re.sub(r"\D", "", match["whole"])
     return float(f"{sign}{whole}.{match['fraction'] or ''}{match['exponent']}")

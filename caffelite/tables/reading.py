@@ -55,12 +55,12 @@ def read(path: str | os.PathLike, delimiter: str | None = None, *, as_words: Col
     """Read the table in a file of comma-separated values. The first line has the names of the columns.
 
     The file is UTF-8, with or without a byte order mark, plain or compressed by gzip. Cells may be quoted. Blanks
-    around cells and empty lines don't count. The default `delimiter` is the comma, semicolon, tab or bar that gives the
-    most names.
+    around cells and empty lines don't count. By default, `delimiter` is whichever of comma, semicolon, tab and bar
+    gives the most names.
 
     A column is numbers if each cell is a number or missing. A missing cell is empty, or NA, NaN, null, None or ?. If
-    the delimiter is a semicolon, numbers may have a decimal comma. All other columns are words, and so are the columns
-    in `as_words`. The others of these have a reading if their words are numbers such as $1,234.50, or dates.
+    the delimiter is a semicolon, numbers may have a decimal comma. All other columns are words, and so are those in
+    `as_words`. The former have a reading if their words are numbers such as $1,234.50, or dates.
 
     Raise OSError for a path that can't be read, and ValueError with the line if the file is not such a table.
     """
@@ -92,7 +92,7 @@ def _open_text(path: str, content: bytes | None) -> Any:
 
 
 class LimitedGzipFile(gzip.GzipFile):
-    """The content of a gzip file; ValueError if it is much larger than the file. The file is closed with it."""
+    """The content of a gzip file; ValueError if it is much larger than the file. Closing it closes the file."""
 
     def __init__(self, path: str, file: Any) -> None:
         self.path, self.max_size = path, MAX_EXPANSION * file.seek(0, os.SEEK_END) + MAX_EXTRA_BYTES

@@ -1,8 +1,8 @@
 """The recipe for tables: the mean of a few nets of splines, each trained on different rows.
 
-`caffelite train`, TableClassifier and TableRegressor use it. Each of its parts gave better scores on the tables of
-`benchmarks/tables.py` or `benchmarks/real_tables.py`. No weight decay and number of bins suits all tables: small and
-noisy ones need coarse nets, and others hide what only finer nets can learn. So both compete.
+`caffelite train`, TableClassifier and TableRegressor use it. Every part of it gave better scores on the tables of
+`benchmarks/tables.py` or `benchmarks/real_tables.py`. No single weight decay and number of bins suits all tables: small
+and noisy ones need coarse nets, while others hold patterns that only finer nets can learn. So both compete.
 
 It follows D. Holzmüller, L. Grinsztajn and I. Steinwart, "Better by default", NeurIPS 2024, and Y. Gorishniy,
 A. Kotelnikov and A. Babenko, "TabM", ICLR 2025.
@@ -60,7 +60,7 @@ class Recipe(NamedTuple):
         return self.nets or (8 if rows <= LARGE_TABLE else 4)
 
     def make_columns(self, frame: Any, rows: int, categories: Sequence[Any] = ()) -> Splines:
-        """Return the first layer of each net, for a frame of so many rows."""
+        """Return the first layer of each net, for a frame of this many rows."""
         bins = self.number_of_bins(rows)
         return Splines(frame, self.hidden[0], categories, bins=bins, min_frequency=self.min_frequency)
 
@@ -141,14 +141,14 @@ def train(
     """Train each net on all folds but one, and keep its best epoch on that fold.
 
     Half of the nets come first. Then as many finer nets compete with them on the same folds. The held-out rows decide
-    which stay: the first nets, the finer ones, or both. At last come the nets that are missing. They are finer only if
-    the finer ones won alone. Finer nets that diverge lose.
+    which stay: the first nets, the finer ones, or both. The missing nets are trained last. They are finer only if the
+    finer ones won alone. Finer nets that diverge lose.
 
     `arrays` are `columns.arrays(frame)`. Rows of weight 0 are left out. A budget may reduce the nets and their epochs.
-    If there are validation rows, every net holds out these, and no others.
+    If there are validation rows, every net holds out these and no others.
 
-    Raise what `fit_many` raises. KeyboardInterrupt has a list `trained` of the nets that have completed an epoch. Each
-    is as in its best one.
+    Raise the errors of `fit_many`. KeyboardInterrupt has a list `trained` of the nets that have completed an epoch.
+    Each is as in its best one.
     """
     used = np.arange(len(targets)) if weights is None else np.flatnonzero(weights.astype(np.float32))
     count = recipe.number_of_nets(len(used))
@@ -239,7 +239,7 @@ class TableTraining(NamedTuple):
         """Return 0 if the first nets stay, 1 if the finer ones win, and 2 if the mean of both wins.
 
         They win by a lower loss on the held-out rows. If the best epochs of the first nets were not late, little is
-        left to learn. Then the loss must be lower by CLEAR standard errors.
+        left to learn. In that case, the loss must be lower by CLEAR standard errors.
         """
         losses = self.find_losses(first, finer)
         best = int(np.argmin(losses.mean(axis=1)))
@@ -270,7 +270,7 @@ def predict_held_out(
 ) -> np.ndarray:
     """Return the predictions (n, k) float64 for these held-out rows, by the net that holds out the row.
 
-    If several nets do, it is their mean. `link` makes predictions of the outputs of a net.
+    If several nets do, it is their mean. `link` turns the outputs of a net into predictions.
     """
     sums: Any = 0.0
     counts = np.zeros((len(rows), 1))
@@ -296,7 +296,7 @@ def row_losses(predictions: np.ndarray, targets: np.ndarray) -> np.ndarray:
 
 
 def sample_background(arrays: tuple[np.ndarray, ...], rows: np.ndarray, count: int) -> tuple[np.ndarray, ...]:
-    """Return copies of at most so many of these rows, in random order. They are the same each time."""
+    """Return copies of at most this many of these rows, in random order. They are the same each time."""
     chosen = np.random.default_rng(0).permutation(rows)[:count]
     return tuple([x[chosen] for x in arrays])
 

@@ -100,7 +100,7 @@ def _compare_models(evaluation: TableEvaluation, other: str, name: str, do: str)
 
 
 def describe_nets(nets: TrainedNets, seconds: float, budget: Budget | None) -> str:
-    """Return the number of nets and of their epochs, what a budget has left of these, and their best epochs."""
+    """Return the number of nets and of their epochs, how many of these a budget left, and their best epochs."""
     best = [int(np.argmin(history["val_loss"])) + 1 for history in nets.histories]
     epochs = max(history.epochs for history in nets.histories)
     parameters = sum(p.data.size for p in nets.model.parameters())
@@ -112,7 +112,7 @@ def describe_nets(nets: TrainedNets, seconds: float, budget: Budget | None) -> s
 
 
 def describe_regions(evaluation: TableEvaluation, model: TableModel, frame: Frame) -> str:
-    """Return how many test rows have their number in their interval, or their class in their set, and the sizes."""
+    """Return the share of test rows whose interval or set contains the truth, and the sizes of these."""
     assert model.regions is not None
     outputs, rows = evaluation.models[TableEvaluation.NETS], evaluation.parts.test
     values = evaluation.target.values[rows]
@@ -138,7 +138,7 @@ def importances_table(evaluation: TableEvaluation) -> TextTable:
 
 
 def ask_about_leak(evaluation: TableEvaluation) -> str:
-    """Return a question about a column that alone gives the target away, or "" if there is no such column."""
+    """Return a question about a column that gives the target away by itself, or "" if there is no such column."""
     (name, importance), *others = evaluation.importances.items()
     nets, baseline_error = (
         losses(evaluation.models[model], evaluation.target, evaluation.parts.test).mean()

@@ -56,7 +56,7 @@ def describe_numbers(numbers: np.ndarray) -> str:
 def drop_rows_without(table: CSVTable, name: str) -> CSVTable:
     """Return the rows of a table that have a value in a column, the target. Raise ValueError if there are none.
 
-    Words that are numbers become these.
+    Words that are numbers become numbers.
     """
     column = table.columns[name]
     if isinstance(column, Words) and column.reading is not None and column.reading.notation not in ("bool", *DATES):
@@ -74,7 +74,7 @@ def drop_rows_without(table: CSVTable, name: str) -> CSVTable:
 def encode_target(table: CSVTable, name: str, task: str | None = None) -> Target:
     """Return the column to predict, which has no gaps.
 
-    `task` is "classification", "regression", or None to decide by its values: Words are classes. So are integers, if
+    `task` is "classification", "regression", or None to decide by its values. Words are classes. So are integers, if
     there are at most MAX_CLASSES different ones.
     """
     column = table.columns[name]
@@ -256,7 +256,7 @@ def make_frame(table: CSVTable, columns: Columns) -> tuple[Frame, list[str]]:
 
 
 def _parse_words(table: CSVTable, name: str, column: Words, notation: str, user: str) -> np.ndarray:
-    """Return words as numbers or dates. ValueError, with the line, if they are not, which the user takes."""
+    """Return words as numbers or dates. ValueError, with the line, if they are neither."""
     try:
         return read_as_learned(column.words, notation)[column.codes]
     except ValueError as error:

@@ -29,15 +29,16 @@ class Splines(Columns, recordable=True, rowwise=True):
     x is `numbers` (n, k), c is `codes` (n, m), and y is (n, size). Inputs, `arrays` and errors are as in `Columns`. A
     Model that begins with it takes frames.
 
-    - **Numbers**: f is a linear spline. Its knots are the edges of `bins` bins, which hold equally many numbers each.
-      The first and the last bin get up to 4 more knots at growing distances, for the tails of a distribution.
+    - **Numbers**: f is a linear spline. Its knots are the edges of `bins` bins, each of which holds equally many
+      numbers. The first and the last bin get up to 4 more knots at growing distances, for the tails of a distribution.
       code is the piecewise linear code of `Columns`: 1 for each bin below x, the share of the bin that x is in, and 0
-      above. z is x at the knots, scaled by the quartiles and held within ±3. Beyond the first and last knot f is
+      above. z is x at the knots, scaled by the quartiles and kept within ±3. Beyond the first and last knots, f is
       constant. A missing number has its own vector.
-    - **Categories**: W has a vector for each, for a missing one and for an unknown one.
+    - **Categories**: W has a vector for each category, one for a missing category and one for an unknown category.
 
-    It computes the same as `Linear` after `Columns(frame, robust=True, bins=bins)`, with other parameters. For each
-    number it reads two rows of a table, not a code of all bins. So many bins take hardly longer than two.
+    It computes the same as `Linear` after `Columns(frame, robust=True, bins=bins)`, with different parameters. For each
+    number, it reads two rows of a table instead of a code of all bins. So a large number of bins takes hardly longer
+    than two.
 
     These are the parameters of the model:
 
@@ -107,7 +108,7 @@ class Splines(Columns, recordable=True, rowwise=True):
         return {name: value for name, value in super().arguments().items() if name != "robust"}
 
     def refine(self, numbers: np.ndarray, bins: int) -> Splines:
-        """Return untrained Splines of the same columns with so many bins, learned from numbers (n, k)."""
+        """Return untrained Splines of the same columns with this many bins, learned from numbers (n, k)."""
         if not self.numbers:
             return copy.deepcopy(self)
         edges = [bin_edges(x, bins, self.robust) for x in numbers.T]

@@ -16,23 +16,23 @@ from caffelite.tables.conformal import Intervals, Sets, read_regions
 
 @structure.register
 class TableModel(Model):
-    """A Model that takes frames, and predicts a column.
+    """A Model that takes frames and predicts a column.
 
     Parameters
     ----------
     functions : list of Function
-        Columns or Splines and the Functions after them; or a Parallel of Models that begin so.
+        Columns or Splines and the Functions after them; or a Parallel of Models that begin with them.
     target : str
         The name of the predicted column.
     classes : list of str, optional
         The names of the classes: then the outputs (n, classes) are probabilities. Without them, outputs are values
         (n, 1).
     background : tuple of array-like, optional
-        Rows of the training, as `columns.arrays` returns them. `caffelite explain` compares other rows with these. The
-        file has them. None is a missing number.
+        Training rows, as `columns.arrays` returns them. `caffelite explain` compares other rows with these. They are
+        saved in the file. None is a missing number.
     regions : Intervals, Sets or dict, optional
-        Intervals around the values, or Sets of classes, which hold the truth in a chosen share of new rows.
-        `regions.predict(outputs, columns.arrays(frame))` returns them. The file has them.
+        Intervals around the values, or Sets of classes, that contain the truth in a chosen share of new rows.
+        `regions.predict(outputs, columns.arrays(frame))` returns them. They are saved in the file.
 
     Raise ValueError for other Functions, for outputs of another shape, and for a background or regions that do not fit.
     """

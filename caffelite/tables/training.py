@@ -45,14 +45,14 @@ MIN_THREADED_CELLS = 2_000_000  # of a table. On a busy machine, threads wait lo
 
 
 class TableSplit(NamedTuple):
-    """The rows for the training and the rows for the test, (n,) bool each."""
+    """The rows to train on and the rows to test on, (n,) bool each."""
 
     training: np.ndarray
     test: np.ndarray
 
 
 class TrainedNets(NamedTuple):
-    """The nets as one model, and the histories of their trainings."""
+    """The nets as one model, and the history of each net's training."""
 
     model: TableModel
     histories: list[History]
@@ -66,7 +66,7 @@ class TrainedNets(NamedTuple):
 
 
 def split(target: Target, test: float, seed: int) -> TableSplit:
-    """Hold out random rows, the same share of each class. The first row of a class stays in the training.
+    """Hold out random rows, the same share of each class. The first row of a class is a training row.
 
     Raise ValueError for too few rows.
     """
@@ -107,9 +107,9 @@ def train_nets(
 ) -> TrainedNets:
     """Train nets on these rows, (n,) bool, by the recipe. Their model may keep a few of the rows for explanations.
 
-    With a coverage, it also has intervals or sets that hold the truth in this share of new rows. Raise ValueError
-    before the training if there are too few rows for them. If there is a budget, it decides about the number of nets
-    and epochs. The model remembers how words of columns were read.
+    With a coverage, it also has intervals or sets that contain the truth in this share of new rows. Raise ValueError
+    before training if there are too few rows for them. If there is a budget, it determines the number of nets and
+    epochs. The model remembers how the words of columns were read.
 
     After Ctrl-C, return the nets that have completed an epoch. Raise KeyboardInterrupt if there are none.
     """

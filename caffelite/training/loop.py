@@ -21,7 +21,7 @@ class Loop:
     max_epochs : int
         The total number of epochs, including the epochs done before.
     hooks : sequence of LoopHook
-        Called in this order, and ended in this order. They begin in the reverse order.
+        Called and ended in this order. They begin in reverse order.
     history : History
         Gets one number for each quantity and epoch.
     """
@@ -58,7 +58,7 @@ class Loop:
             epochs.close()
 
     def advance(self) -> None:
-        """Take steps until a hook needs Python, or for a while. Then call all hooks.
+        """Take steps for a while, or until a hook needs Python. Then call all hooks.
 
         If Ctrl-C or a loss that is not finite ends the steps, the finished epochs count, unless they need Python.
         """
@@ -94,7 +94,7 @@ class Loop:
         return min([hook.steps_until_due() for hook in self.hooks], default=math.inf)
 
     def end_epochs(self, done: int) -> bool:
-        """Add the results since epoch `done` to the history, and call all. Return whether the training ends."""
+        """Add the results since epoch `done` to the history, and call all hooks. Return whether training ends."""
         results = self.epochs.results(done).T.tolist()
         for hook in self.hooks:
             results += hook.results(len(results[0]))

@@ -26,13 +26,13 @@ class AverageWeights:
 
         a ← a + (1 − decay) (w − a)   after each step            (a₀: the weights before the first step)
 
-    The average often predicts better than the last weights. With decay 0.999 it covers some thousand steps. During the
-    training, `val_…` and all callbacks after an epoch see the model with the average. So `EarlyStopping` restores the
-    average of the best epoch. Between the steps of an epoch, the model has the weights that are trained.
+    The average often predicts better than the last weights. With decay 0.999, it covers about a thousand steps. During
+    training, `val_…` and all callbacks after an epoch see the model with the average, so `EarlyStopping` restores the
+    average of the best epoch. Between the steps of an epoch, the model has the weights being trained.
 
     All parameters are averaged. Buffers are not: the model has the buffers of the last step. BatchNorm's running
     statistics are already averages. (Keras does the same, and so does PyTorch's AveragedModel by default.) A checkpoint
-    has the average and the weights w. `caffelite.load` reads the average, and a resumed training continues with w.
+    has the average and the weights w. `caffelite.load` reads the average, and a resumed run continues with w.
 
     Raise ValueError unless 0 ≤ decay < 1. Raise ValueError in `caffelite.minimize`, which has no such steps.
 
@@ -77,7 +77,7 @@ class AverageWeights:
 
     @contextmanager
     def averaged_weights(self) -> Iterator[None]:
-        """Inside, the model has the average."""
+        """Inside, the model has the average weights."""
         if self._is_shown:
             yield
             return
@@ -88,12 +88,12 @@ class AverageWeights:
             self._swap()
 
     def apply_average(self) -> None:
-        """Give the model the average, unless it has it."""
+        """Give the model the average weights, unless it already has them."""
         if not self._is_shown:
             self._swap()
 
     def restore_weights(self) -> None:
-        """Give the model the weights that are trained, unless it has them."""
+        """Give the model the weights being trained, unless it already has them."""
         if self._is_shown:
             self._swap()
 
@@ -109,7 +109,7 @@ class AverageWeights:
             self._is_shown = not self._is_shown
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the decay and, during a training, the weights that are trained: `weights.0.weight` and so on."""
+        """Return the decay and, during training, the weights being trained: `weights.0.weight` and so on."""
         if self._model is None:
             return {"decay": self.decay}
         with self.averaged_weights():

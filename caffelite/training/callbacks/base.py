@@ -1,4 +1,4 @@
-"""Hooks of the training loop, and the Training that the callbacks of a user get."""
+"""Hooks of the training loop, and the Training that a user's callbacks get."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_TEXT = 400  # letters of a model or a loss
 
 @contextmanager
 def warn_on_write_error(what: str, *errors: type[Exception]) -> Iterator[None]:
-    """Inside, a file that cannot be written is a RuntimeWarning: a full disk does not end a training.
+    """Inside, a file that cannot be written is a RuntimeWarning: a full disk does not end training.
 
     So are other `errors`.
     """
@@ -33,18 +33,18 @@ def warn_on_write_error(what: str, *errors: type[Exception]) -> Iterator[None]:
 
 
 class LoopHook:
-    """Work between the steps of a training. A method that is not overridden does nothing.
+    """Work between the steps of training. A method that is not overridden does nothing.
 
     The training loop runs epochs without Python until `next_python_epoch` or `steps_until_due` of a hook says that
-    Python is needed. Then it calls all hooks: `step`, `epoch` if epochs were completed, and `between_steps`. The
-    callbacks of a user are one LoopHook, `CallbackList`.
+    Python is needed. Then it calls all hooks: `step`, `epoch` if epochs were completed, and `between_steps`. A user's
+    callbacks are one LoopHook, `CallbackList`.
     """
 
     def begin(self) -> bool | None:
         """Act before the first step. Return True to end the training there."""
 
     def next_python_epoch(self, done: int, epoch_hooks: list[EpochHook] | None) -> float:
-        """Return the epoch after which it needs Python next, if `done` epochs are done.
+        """Return the epoch after which this hook next needs Python, if `done` epochs are done.
 
         `epoch_hooks` has the compiled calls that follow each epoch. If this hook appends one that does its work, it
         needs no Python. None means that the epochs make no such calls.
@@ -59,7 +59,7 @@ class LoopHook:
         """Act when `count` more steps are done. `loss()` is the epoch's mean loss so far, NaN before its first step."""
 
     def results(self, epochs: int) -> Sequence[Sequence[float]]:
-        """Return its numbers for the history: for each quantity, one number for each of the last `epochs` epochs."""
+        """Return this hook's numbers for the history: for each quantity, one for each of the last `epochs` epochs."""
         return ()
 
     def epoch(self, count: int, history: History) -> bool | None:
@@ -72,7 +72,7 @@ class LoopHook:
         """
 
     def end(self) -> None:
-        """Act when the training is over, also if an exception ended it."""
+        """Act when training is over, even if an exception ended it."""
 
     def __enter__(self) -> LoopHook:
         self.begin()
@@ -83,7 +83,7 @@ class LoopHook:
 
 
 class Training(NamedTuple):
-    """The training, as a callback's `begin` gets it."""
+    """The training run, as a callback's `begin` gets it."""
 
     model: BaseModel  #: The model to train.
     optimizer: Any  #: The optimizer that updates the model; None in `caffelite.minimize`.
@@ -103,7 +103,7 @@ class Training(NamedTuple):
 
     @property
     def is_main(self) -> bool:
-        """Whether this process writes files. Of several processes, only the first does."""
+        """Whether this process writes files. If there are several processes, only the first does."""
         return self.processes is None or self.processes.is_main
 
     def broadcast(self, value: bool) -> bool:
@@ -111,7 +111,7 @@ class Training(NamedTuple):
         return value if self.processes is None else bool(self.processes.broadcast(value))
 
     def describe_settings(self) -> dict[str, Any]:
-        """Return the settings in which trainings may differ, by name, as numbers and short texts."""
+        """Return the settings in which training runs may differ, by name, as numbers and short strings."""
         settings, optimizer = dict[str, Any](), self.optimizer
         if optimizer is not None:
             numbers = {name: float(optimizer.groups[0][name]) for name in optimizer.hyper_names}

@@ -21,7 +21,7 @@ class CheckpointMonitor(Monitor):
 
 
 class Checkpoint:
-    """Writes the training to a file. `fit(…, resume=path)` continues from it, to the same bits.
+    """Writes the training run to a file. `fit(…, resume=path)` continues from it, to the same bits.
 
     `caffelite.load` reads the model from this file.
 
@@ -31,18 +31,18 @@ class Checkpoint:
         One file for all epochs. A complete new file replaces an older one. For one file per epoch, use
         `lambda epoch, history: model.save(f"{epoch}.safetensors")`.
     monitor : str, optional
-        A name in the history. Only an epoch that is better than all before is written. `Monitor` defines "better".
+        A name in the history. Only an epoch better than all those before it is written. `Monitor` defines "better".
     every : int
-        Write after each `every` epochs. With a `monitor`, write after each better epoch instead.
+        Write every `every` epochs. With a `monitor`, write after each better epoch instead.
     seconds : float, optional
-        Write each time this many seconds have passed, also in the middle of an epoch, instead of after `every` epochs.
+        Write each time this many seconds have passed, even in the middle of an epoch, instead of after `every` epochs.
     mode : "auto", "min" or "max"
         Whether a lower or a higher value of `monitor` is better.
 
-    All other callbacks are called before it writes. If a later write fails, for example on a full disk, caffelite gives
-    a RuntimeWarning: the training goes on, the older checkpoint stays, and the next one is tried. Raise OSError before
-    the first step if the folder does not exist. Raise ValueError if the training does not measure `monitor`, if the
-    model's names are too long for a file, for `every` below 1, for negative `seconds`, and for "{epoch" in the name.
+    It writes after all other callbacks. If a later write fails, for example because the disk is full, caffelite gives a
+    RuntimeWarning: training continues, the older checkpoint stays, and the next one is tried. Raise OSError before the
+    first step if the folder does not exist. Raise ValueError if training does not measure `monitor`, if the model's
+    names are too long for a file, for `every` below 1, for negative `seconds`, and for "{epoch" in the name.
     """
 
     def __init__(

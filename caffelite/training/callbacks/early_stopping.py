@@ -23,9 +23,9 @@ from caffelite.training.metrics.base import find_mode
 class Monitor:
     """Base class of callbacks that watch a quantity of the history: its best value, and the epochs since.
 
-    With `mode="max"` a higher value is better, with "min" a lower one. "auto" knows the built-in names, with or without
-    `val_`, and the modes given to `caffelite.metrics.metric`. For all other names it raises ValueError before the first
-    step.
+    With `mode="max"`, a higher value is better; with "min", a lower one. "auto" knows the built-in names, with or
+    without `val_`, and the modes given to `caffelite.metrics.metric`. For any other name, it raises ValueError before
+    the first step.
 
     A value that is not finite is never better. Among equal values of a metric, the epoch with the lowest `val_loss` is
     the best, or with the lowest `loss` if there is no `val_loss`. Such an epoch becomes the best one, but it does not
@@ -46,7 +46,7 @@ class Monitor:
 
     @property
     def _name(self) -> str:
-        """Its name in messages."""
+        """The callback's name in messages."""
         return type(self).__name__
 
     def _reset(self) -> None:
@@ -54,7 +54,7 @@ class Monitor:
         self._has_warned = False
 
     def begin(self, training: Training) -> None:
-        """Reset. Raise ValueError if the training does not measure `monitor`, or if its mode is not known."""
+        """Reset. Raise ValueError if training does not measure `monitor`, or if its mode is not known."""
         if self.monitor not in training.history:
             name, measured = str(self.monitor), list(training.history)
             is_metric = name.removeprefix("val_") not in measured
@@ -115,7 +115,7 @@ class Monitor:
 
 @rename_attributes(_call="_epoch_hook", _named="_named_state")
 class EarlyStopping(Monitor):
-    """Ends the training after `patience` epochs in a row that are not better than the best by more than `min_delta`.
+    """Ends training after `patience` epochs in a row that are not better than the best by more than `min_delta`.
 
     Parameters
     ----------
@@ -127,15 +127,15 @@ class EarlyStopping(Monitor):
         An epoch counts as better only if it beats the best one by more than this. Slow progress, by no more than this
         from one best epoch to the next, does not count.
     restore_best : bool
-        Whether the model gets the parameters and buffers of the best epoch at the end. This happens however the
-        training ended: early, after all its epochs, by Ctrl-C, TrainingDiverged or another exception. Before the first
-        epoch is completed there is no best one, and the model stays as it is. The optimizer keeps its state.
+        Whether the model gets the parameters and buffers of the best epoch at the end. This happens however training
+        ended: early, after all epochs, by Ctrl-C, TrainingDiverged or another exception. Before the first epoch is
+        completed, there is no best one, and the model stays as it is. The optimizer keeps its state.
     mode : "auto", "min" or "max"
         Whether a lower or a higher value is better; see `Monitor`.
 
-    Afterwards `best` is the best value and `best_epoch` its epoch, counted from 0. Raise ValueError for a patience
-    below 1, a negative min_delta or another mode. Raise ValueError before the first step if the training does not
-    measure `monitor`, or if its mode is not known.
+    Afterwards, `best` is the best value and `best_epoch` its epoch, counted from 0. Raise ValueError for a patience
+    below 1, a negative min_delta or another mode. Raise ValueError before the first step if training does not measure
+    `monitor`, or if its mode is not known.
     """
 
     def __init__(
@@ -172,7 +172,7 @@ class EarlyStopping(Monitor):
         return self.waited >= self.patience
 
     def make_epoch_hook(self, earlier_hooks: Sequence[EpochHook]) -> EpochHook | None:
-        """Return a hook that does what `__call__` does after each epoch, None if that needs Python."""
+        """Return a hook that does what `__call__` does after each epoch, or None if that needs Python."""
         evaluation = next((hook for hook in earlier_hooks if isinstance(hook, EvaluationHook)), None)
         if evaluation is None or not evaluation.has_loss_first or (self.monitor, self._mode) != ("val_loss", "min"):
             return None
@@ -204,7 +204,7 @@ class EarlyStopping(Monitor):
         return super().state_dict() | {f"model.{name}": array.copy() for name, array in self._best_state.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a `state_dict`. Raise ValueError before any change if it is impossible, or not of this model."""
+        """Load a `state_dict`. Raise ValueError before any change if it is impossible, or is from another model."""
         best = {name.removeprefix("model."): array for name, array in state.items() if name.startswith("model.")}
         shapes = {name: np.shape(array) for name, array in best.items()}
         expected = {name: array.shape for name, array in self._state().items()}
@@ -222,10 +222,10 @@ class EarlyStopping(Monitor):
 class ReduceLROnPlateau(Monitor):
     """Multiplies the learning rate by `factor` after `patience` epochs in a row that are not better than the best.
 
-    Then it waits for `patience` epochs again. It multiplies the rates of all parameter groups, and of a schedule the
-    rates of future steps. No rate falls below `min_lr`. `Monitor` defines "better". Raise ValueError unless
-    0 < factor < 1 and min_lr is 0 or more. Raise ValueError before the first step if the training does not measure
-    `monitor`, or if its mode is not known.
+    Then it waits for `patience` epochs again. It multiplies the rates of all parameter groups. If there is a schedule,
+    it multiplies the rates of all future steps. No rate falls below `min_lr`. `Monitor` defines "better". Raise
+    ValueError unless 0 < factor < 1 and min_lr is 0 or more. Raise ValueError before the first step if training does
+    not measure `monitor`, or if its mode is not known.
     """
 
     def __init__(

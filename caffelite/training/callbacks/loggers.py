@@ -18,13 +18,13 @@ from caffelite.training.history import History
 class CSVLog:
     """Writes the history to a file of comma-separated values, one row after each completed epoch.
 
-    The first row has the names: `epoch`, counted from 1, `loss` and so on. The file replaces an older one when the
-    training begins. If the training continues from a checkpoint, the file also has the epochs before it. Numbers are
-    written with all their digits.
+    The first row has the names: `epoch`, counted from 1, `loss` and so on. The file replaces an older one when training
+    begins. If training continues from a checkpoint, the file also has the epochs before it. Numbers are written with
+    all their digits.
 
     Raise OSError with the file's name before the first step if the file cannot be written. A FIFO or a device raises
-    OSError and is never opened. If a later write fails, for example on a full disk, caffelite gives a RuntimeWarning,
-    and the training goes on. The file keeps its rows, and the next write adds those that it lacks.
+    OSError and is never opened. If a later write fails, for example because the disk is full, caffelite gives a
+    RuntimeWarning and training continues. The file keeps its rows, and the next write adds the missing ones.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
@@ -66,13 +66,13 @@ class TensorBoard:
     """Writes the history for TensorBoard: `tensorboard --logdir folder` shows its curves in a browser.
 
     Each quantity of the history is a scalar with the same tag (`loss`, `val_loss`, …). The step is the epoch, counted
-    from 1. Each training writes a file of its own into the folder, which is made if it does not exist. Every epoch is
-    in the file as soon as it is completed. Give each run a folder of its own below `--logdir`. If a training continues
-    from a checkpoint, TensorBoard shows the later epochs that an older file in the folder has no longer.
+    from 1. Each training run writes a file of its own into the folder, which is created if it does not exist. Every
+    epoch is in the file as soon as it is completed. Give each run a folder of its own below `--logdir`. If training
+    continues from a checkpoint, TensorBoard no longer shows the later epochs of an older file in the folder.
 
-    Needs tensorboardX: `pip install tensorboardX`. Without it, raises ImportError. Raise OSError before the first
-    step if the folder cannot be made or written. If a later write fails, caffelite gives a RuntimeWarning, and the
-    training goes on.
+    Needs tensorboardX: `pip install tensorboardX`. Without it, raises ImportError. Raise OSError before the first step
+    if the folder cannot be made or written. If a later write fails, caffelite gives a RuntimeWarning and training
+    continues.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:

@@ -19,10 +19,10 @@ BAR_FORMAT = "{percentage:3.0f}%|{bar:6}| {desc}"  # tqdm's; a short bar leaves 
 
 
 class Progress(LoopHook):
-    """Shows a training. `verbose` is 0 for nothing, 1 for a bar, 2 for one line per epoch, or "auto".
+    """Shows the progress of training. `verbose` is 0 for nothing, 1 for a bar, 2 for one line per epoch, or "auto".
 
-    "auto" shows a bar on a terminal, and elsewhere at most two lines a second and one for the last epoch. It shows
-    nothing if the training takes less than half a second. A bar that goes to a file is drawn at most once per epoch.
+    "auto" shows a bar on a terminal. Elsewhere it shows at most two lines a second, and one for the last epoch. It
+    shows nothing if training takes less than half a second. A bar that goes to a file is drawn at most once per epoch.
 
     `steps` is the number of steps per epoch, or None if it is unknown. `epochs_before` epochs were done before, and
     `steps_before` steps of the next one. `unit` is the word for an epoch. Raise ValueError for any other `verbose`.

@@ -1,4 +1,4 @@
-"""A training as a file. A training that continues from it gets the same bits as one that never stopped.
+"""A training run as a file. A run that continues from it gets the same bits as one that never stopped.
 
 The file has the model, arrays whose names begin with `training:`, and a JSON text, `caffelite.training`. The arrays and
 the text hold the position in the data, the sums of the current epoch, the optimizer, the history, random streams and
@@ -170,8 +170,8 @@ class TrainingCheckpoint:
     def resume(self, saved: CheckpointFile) -> EpochState:
         """Restore optimizer, model and history. Return the position in the data, for `Epochs.restore`.
 
-        Raise ValueError, before any change, unless `saved` is of the same training. If the optimizer has a new
-        schedule, it follows it from the step at which the checkpoint was written.
+        Raise ValueError, before any change, unless `saved` is of the same training run. If the optimizer has a new
+        schedule, it follows this one from the checkpoint's step on.
         """
         model, optimizer, history = self.model, self.optimizer, self.history
         saved.check_model(model)
@@ -203,7 +203,7 @@ class TrainingCheckpoint:
         return state
 
     def _merge_schedules(self, saved: CheckpointFile, state: EpochState) -> dict[str, Any]:
-        """Return the optimizer's state in a checkpoint, but with the schedules that the optimizer got since."""
+        """Return the optimizer's state in a checkpoint, but with the schedules that the optimizer has got since."""
         optimizer = self.optimizer
         optimizer_state: dict[str, Any] = saved.text["optimizer"] | saved.arrays("optimizer")
         old_schedules = saved.text.get("schedules", self._schedules)
@@ -330,7 +330,7 @@ class Resumption:
         self.saved.restore_rngs(self.model, rng)
 
     def save_data_states(self, *batches: Any) -> None:
-        """Keep the states of these DataGenerators, for the case that the training does not begin."""
+        """Keep the states of these DataGenerators, in case the training does not begin."""
         generators = [x.batches if isinstance(x, Prefetch) else x for x in batches]
         self._data_states = [(x, x.state()) for x in generators if isinstance(x, DataGenerator)]
 

@@ -13,7 +13,7 @@ from caffelite.training.history import History
 
 
 class _Tracker(ABC):
-    """Opens a run when a training begins, logs each epoch, and ends the run. A run of the user's own stays open."""
+    """Opens a run when training begins, logs each epoch, and ends the run. A run that the user opened stays open."""
 
     package: str
     options: dict[str, Any]  # of the run to open
@@ -74,19 +74,19 @@ class _Tracker(ABC):
 
 
 class MLflow(_Tracker):
-    """Logs the history with MLflow: `mlflow ui` shows its curves, and compares runs.
+    """Logs the history with MLflow: `mlflow ui` shows its curves and compares runs.
 
     Each quantity of the history is a metric of the same name (`loss`, `val_loss`, …). The step is the epoch, counted
     from 1. The run also has the settings: model, number of parameters, loss, batch size, dtype, and the optimizer with
-    its numbers. It belongs to `experiment`, or to MLflow's current one. `options` are for `mlflow.start_run`, such as
-    `run_name`. `mlflow.set_tracking_uri` says where runs are kept. A training that ends with an exception has the
-    status FAILED.
+    its settings. The run belongs to `experiment`, or to MLflow's current one. `options`, such as `run_name`, are passed
+    to `mlflow.start_run`. `mlflow.set_tracking_uri` sets where runs are kept. If training ends with an exception, the
+    run has the status FAILED.
 
-    If a run is active when the training begins, only the metrics are added to it, and it stays open. Raise ValueError
-    if there are an experiment or options, too. If a training continues from a checkpoint, its new epochs are logged.
+    If a run is active when training begins, only the metrics are added to it, and it stays open. Raise ValueError if an
+    experiment or options are given as well. If training continues from a checkpoint, only its new epochs are logged.
 
     Needs MLflow: `pip install mlflow`. Without it, raises ImportError. If an epoch cannot be logged, caffelite gives a
-    RuntimeWarning, and the training goes on.
+    RuntimeWarning and training continues.
     """
 
     package = "mlflow"
@@ -118,19 +118,19 @@ class MLflow(_Tracker):
 
 
 class WandB(_Tracker):
-    """Logs the history with Weights & Biases, whose pages show its curves, and compare runs.
+    """Logs the history with Weights & Biases, whose pages show its curves and compare runs.
 
     Each quantity of the history is a metric of the same name (`loss`, `val_loss`, …). The step is the epoch, counted
     from 1. The run's config also has the settings: model, number of parameters, loss, batch size, dtype, and the
-    optimizer with its numbers. `options` are for `wandb.init`, such as `name`. With the environment variable
-    `WANDB_MODE=offline`, runs are only kept in the folder `wandb`. A training that ends with an exception has the state
-    failed.
+    optimizer with its settings. `options`, such as `name`, are passed to `wandb.init`. With the environment variable
+    `WANDB_MODE=offline`, runs are kept only in the folder `wandb`. If training ends with an exception, the run has the
+    state "failed".
 
-    If a run is active when the training begins, only the metrics are added to it, and it stays open. Raise ValueError
-    if there are a project or options, too. If a training continues from a checkpoint, its new epochs are logged.
+    If a run is active when training begins, only the metrics are added to it, and it stays open. Raise ValueError if a
+    project or options are given as well. If training continues from a checkpoint, only its new epochs are logged.
 
     Needs wandb: `pip install wandb`. Without it, raises ImportError. If an epoch cannot be logged, caffelite gives a
-    RuntimeWarning, and the training goes on.
+    RuntimeWarning and training continues.
     """
 
     package = "wandb"

@@ -1,9 +1,9 @@
 """`fit(accumulate=k)`: steps on k batches each, whose gradients add up.
 
 Data in memory, or read in buffers, become batches of k times the rows, and a step cuts such a batch into k parts
-(`MicroBatchStep`). So a step is recorded as a whole, and many are replayed in one call. Batches that Python makes are
-collected, k at a time (`AccumulationEpochs`), also if some weights are 0, because a batch whose weights are
-all 0 is left out.
+(`MicroBatchStep`). So each step is recorded as a unit, and many are replayed in one call. Batches that Python makes are
+collected, k at a time (`AccumulationEpochs`), even if some weights are 0, because a batch whose weights are all 0 is
+left out.
 
 A group of batches is always one step. So callbacks, schedules and checkpoints meet whole groups only.
 """
@@ -33,7 +33,7 @@ from caffelite.training.step import Step
 def apply_accumulation(step: Step, batches: Iterable[Any], count: int) -> tuple[Step, Iterable[Any]]:
     """Return the step on `count` batches, and the batches as it takes them.
 
-    Raise ValueError for `Losses` that ignore labels, because each of them would need another weight for a batch.
+    Raise ValueError for `Losses` that ignore labels, because each of them would need a different weight for a batch.
     """
     loss = step.objective.loss
     if isinstance(loss, Losses) and any(getattr(part_loss, "ignore", None) is not None for part_loss in loss.losses):
@@ -49,7 +49,7 @@ class AccumulationStep(Step):
         g ← Σ weight · d loss / Σ weight
 
     over the batches. A batch's weight is its number of rows, or the sum of its weights. The model and the loss see the
-    batches one by one, so memory is needed for one only.
+    batches one by one, so memory is needed for only one.
     """
 
     unit = "step"

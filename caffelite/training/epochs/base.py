@@ -274,7 +274,7 @@ def warn_of_untrained(step: Step, leaves: int) -> None:
 
 
 def name_parameters(model: BaseModel, parameters: Iterable[Tensor]) -> list[str]:
-    """Return the names of parameters in the model, or their own if it has them not or has two of one name."""
+    """Return the names of parameters in the model, or their own if it lacks them or has two of the same name."""
     names: dict[Tensor, str] = {}
     with contextlib.suppress(ValueError):
         names = {p: name for name, p in model.named_parameters().items()}

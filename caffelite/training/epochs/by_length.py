@@ -19,7 +19,7 @@ from caffelite.training.epochs.in_memory import InMemoryEpochs
 class LengthEpochs(InMemoryEpochs):
     """Epochs over a DataGenerator with lengths. Batches of a form have the same width and number of rows.
 
-    Outputs for the metrics of the epoch get zeros behind the width of their batch. Their targets are not cut.
+    Outputs for the metrics of the epoch get zeros beyond the width of their batch. Their targets are not cut.
     """
 
     widths: list[int]  # of each form
@@ -56,7 +56,7 @@ class LengthEpochs(InMemoryEpochs):
         return [*enumerate(self.cut_columns(form)), *targets]
 
     def output_specs(self, outputs: list[np.ndarray], form: int) -> list[tuple[Any, ...]]:
-        """Return the shapes and dtypes of rows of the epoch's outputs. An output is as wide as a cut target of its."""
+        """Return the shapes and dtypes of rows of the epoch's outputs. An output is as wide as its cut target."""
         follows, cut_targets = follow_lengths(outputs, self.widths[form]), self._cut_targets()
         if len(cut_targets) != len(outputs):
             cut_targets = [any(cut_targets)] * len(outputs)

@@ -1,6 +1,6 @@
 """Epochs over data in memory. The replay fetches each batch by itself, so one call can replay many epochs.
 
-A batch whose weights are all 0 is passed over: there is no step.
+A batch whose weights are all 0 is skipped: there is no step.
 """
 
 from __future__ import annotations
@@ -181,7 +181,7 @@ class InMemoryEpochs(Epochs):
     def _find_programs(self) -> list[Program]:
         """Return the Program of each form.
 
-        A short epoch takes less time than to find them. So they are found once, if they are recorded and the model's
+        A short epoch takes less time than finding them. So they are found once, if they are recorded and the model's
         Functions stay the same.
         """
         cached, current = self.program_cache, (self.model.all_functions(), kernels.current_precision())

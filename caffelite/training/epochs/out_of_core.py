@@ -19,7 +19,7 @@ from caffelite.training.step import Step
 class OutOfCoreEpochs(Epochs):
     """Epochs over a DataGenerator that reads a source.
 
-    It trains on each buffer as on data in memory. Meanwhile a thread reads the next buffer, also across epochs.
+    It trains on each buffer as on data in memory. Meanwhile a thread reads the next buffer, even across epochs.
     """
 
     def __init__(self, step: Step, data: DataGenerator, epochs: int, interrupts: Interrupts | None = None) -> None:

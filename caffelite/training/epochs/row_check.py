@@ -1,8 +1,8 @@
 """RowCheck: check all rows in memory as soon as a batch shows the outputs of the model, before its step.
 
-Only a batch shows the outputs of a model in which users' Python decides. So `fit` and `evaluate` cannot check labels
-and indices before they apply the model. They do it between the forward pass of the first batch and the loss. If this
-step is replayed, its recording knows the outputs.
+Only a batch shows the outputs of a model in which the user's Python code decides. So `fit` and `evaluate` cannot check
+labels and indices before they apply the model. They do it between the forward pass of the first batch and the loss. If
+this step is replayed, its recording knows the outputs.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ Each metric is computed once per epoch, with NumPy, from all outputs and targets
 collects these rows. So the step calls no Python, and the result equals scikit-learn's function on the whole epoch. Only
 `accuracy` needs no rows: a kernel of the step counts.
 
-With one score per row, the loss defines class 1: `loss.link` gives more than ½. If the loss does not define it, and all
-scores are within 0 … 1, they are taken for probabilities. Otherwise class 1 is score > 0. Several labels per row are
+With one score per row, the loss defines class 1: `loss.link` gives more than ½. If the loss does not define it and all
+scores are between 0 and 1, they count as probabilities. Otherwise class 1 is score > 0. Several labels per row are
 targets (n, C) of 0 and 1; each is decided like one score. Areas and the log loss are of `loss.link` of the outputs.
 
 A metric of NaN is NaN.

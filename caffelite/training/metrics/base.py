@@ -22,7 +22,7 @@ FACTORIES: dict[str, Callable[[int], EpochMetric]] = {}  # by name: `top_k` make
 
 
 class EpochMetric(ABC):
-    """A metric of all rows of an epoch. `mode` is "max" if higher values are better, else "min"."""
+    """A metric of all rows of an epoch. `mode` is "max" if higher values are better, otherwise "min"."""
 
     def __init__(self, function: Callable[..., float], mode: str = "max", name: str = "") -> None:
         functools.update_wrapper(self, function)
@@ -48,7 +48,7 @@ class EpochMetric(ABC):
     def check(self, name: str, outputs: tuple[int, ...], targets: tuple[int, ...], multilabel: bool = True) -> None:
         """Raise ValueError, with this name, unless the metric can take outputs and targets of these shapes.
 
-        `multilabel` is whether a row may have several labels: the loss decides about each output by itself.
+        `multilabel` is whether a row may have several labels; the loss decides this for each output.
         """
 
     def _compute(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:
@@ -88,8 +88,8 @@ class NamedMetric:
 def metric(f: Metric, name: str | None = None, mode: str | None = None) -> NamedMetric:
     """Give your own metric a name and a mode: "max" if higher values are better, "min" if lower ones are.
 
-    `fit` calls `f(outputs, targets)` once per epoch with all rows. It returns a number. Callbacks that monitor the
-    metric need its mode. Without `name` the metric has the name of f.
+    `fit` calls `f(outputs, targets)` once per epoch with all rows; f returns a number. Callbacks that monitor the
+    metric need its mode. Without `name`, the metric has the name of f.
 
     Raise TypeError if f is not callable, and ValueError for other modes.
     """

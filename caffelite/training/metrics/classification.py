@@ -91,8 +91,8 @@ class TopKMetric(ClassificationMetric):
 def find_threshold(loss: Any) -> tuple[Any, float | None]:
     """Return `(link, threshold)` of a loss: with one score per row, class 1 is link(score) > threshold.
 
-    A loss has a `threshold` of scores, and then the link is None here; or a `link` that gives more than ½. If a class
-    overrides the one, the other of its base class does not count. Without both, the threshold is None.
+    If the loss has a `threshold` of scores, the link is None here. Otherwise its `link` is above ½ for class 1. If a
+    class overrides one of the two, it replaces the other one of its base class. Without both, the threshold is None.
     """
     while isinstance(loss, Penalized):
         loss = loss.loss
@@ -157,7 +157,7 @@ def label_columns(outputs: np.ndarray, targets: np.ndarray) -> Iterator[tuple[np
 def accuracy(outputs: np.ndarray, targets: np.ndarray, threshold: float) -> float:
     """Return the share of labels that have the largest output: outputs (n, …, C), targets (n, …) integers.
 
-    With one score per row, (n,) or (n, 1), class 1 is score > 0, or > ½ if all scores are within 0 … 1. With several
+    With one score per row, (n,) or (n, 1), class 1 is score > 0, or > ½ if all scores are between 0 and 1. With several
     labels per row, (n, C) of 0 and 1, a row is right if all its labels are. Raise ValueError for other shapes.
     """
     if has_nan(targets):
@@ -199,8 +199,8 @@ def class_counts(
 ) -> tuple[np.ndarray, ...]:
     """Return three counts for each class: rows predicted correctly, rows predicted, and rows of the class.
 
-    The classes are those that occur in predictions or labels. Of two classes only class 1, unless `all_classes`. With
-    several labels per row, each label is a class.
+    The classes are those that occur in predictions or labels. If there are two, only class 1 counts, unless
+    `all_classes`. With several labels per row, each label is a class.
     """
     if is_multilabel(outputs.shape, targets.shape):
         counts = [_label_counts(scores > threshold, is_one) for scores, is_one in label_columns(outputs, targets)]
@@ -226,10 +226,10 @@ def mean_ratio(part: np.ndarray, whole: np.ndarray) -> float:
 def precision(outputs: np.ndarray, targets: np.ndarray, threshold: float) -> float:
     """Return the share of correct rows among the rows predicted as a class.
 
-    With two classes it is the share of class 1. With more classes it is the mean over the classes that occur in
-    predictions or labels. With several labels per row it is the mean over the labels. The prediction is the class with
-    the largest score; with one score per row it is as in `accuracy`. The precision is 0 for a class that is never
-    predicted. This is scikit-learn's `precision_score`.
+    With two classes, it is the share for class 1. With more, it is the mean over the classes that occur in predictions
+    or labels. With several labels per row, it is the mean over the labels. The prediction is the class with the largest
+    score; with one score per row it is as in `accuracy`. The precision is 0 for a class that is never predicted. This
+    is scikit-learn's `precision_score`.
     """
     hits, predicted, _ = class_counts(outputs, targets, threshold)
     return mean_ratio(hits, predicted)
@@ -247,14 +247,14 @@ def recall(outputs: np.ndarray, targets: np.ndarray, threshold: float) -> float:
 
 @register(ThresholdMetric)
 def f1(outputs: np.ndarray, targets: np.ndarray, threshold: float) -> float:
-    """Return the harmonic mean of a class's precision and recall, averaged as there: scikit-learn's `f1_score`."""
+    """Return the harmonic mean of precision and recall of a class, averaged as they are: scikit-learn's `f1_score`."""
     hits, predicted, support = class_counts(outputs, targets, threshold)
     return mean_ratio(2 * hits, predicted + support)
 
 
 @register(ThresholdMetric, multilabel=False)
 def balanced_accuracy(outputs: np.ndarray, targets: np.ndarray, threshold: float) -> float:
-    """Return the mean over the classes that occur in the labels of their recall; see `precision` for predictions.
+    """Return the mean recall of the classes that occur in the labels; see `precision` for predictions.
 
     This is scikit-learn's `balanced_accuracy_score`.
     """
@@ -283,7 +283,7 @@ def matthews(outputs: np.ndarray, targets: np.ndarray, threshold: float) -> floa
 
 
 def to_probabilities(outputs: np.ndarray, link: Any, multilabel: bool) -> np.ndarray:
-    """Return the predictions that outputs stand for, in float64: `link` of the outputs if there is one.
+    """Return the predictions that outputs stand for, in float64: `link` of the outputs if there is a link.
 
     With several classes, each row has probabilities. If the rows are not probabilities, they count as scores, and the
     result is their softmax. It is NaN for infinite scores.
@@ -339,10 +339,10 @@ def auc(p: np.ndarray, targets: np.ndarray) -> float:
     """Return the area under the ROC curve: how often a row of class 1 has a higher score than one of class 0. Ties
     count half.
 
-    With two scores per row, it is of the probabilities of class 1. With more, it is the mean over the classes, each
-    against the rest. The probabilities are `loss.link` of the outputs. Without a link, they are the softmax of the
-    scores, unless all rows are probabilities already. With several labels per row it is the mean over the labels. The
-    result is NaN if a class has no rows or a score is NaN. This is scikit-learn's `roc_auc_score` with
+    With two scores per row, it is computed from the probabilities of class 1. With more, it is the mean over the
+    classes, each against the rest. The probabilities are `loss.link` of the outputs. Without a link, they are the
+    softmax of the scores, unless all rows are probabilities already. With several labels per row it is the mean over
+    the labels. The result is NaN if a class has no rows or a score is NaN. This is scikit-learn's `roc_auc_score` with
     `multi_class="ovr"`.
     """
     return mean_over_classes(roc_area, p, targets)
@@ -350,9 +350,9 @@ def auc(p: np.ndarray, targets: np.ndarray) -> float:
 
 @register(ProbabilityMetric)
 def average_precision(p: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean precision over the rows of class 1, each as the last one that is predicted as class 1.
+    """Return the mean precision over the rows of class 1, each taken as the last one predicted as class 1.
 
-    For probabilities, classes and several labels see `auc`. The result is 0 for a class without rows. This is
+    For probabilities, classes and several labels, see `auc`. The result is 0 for a class without rows. This is
     scikit-learn's `average_precision_score`.
     """
     return mean_over_classes(precision_recall_area, p, targets)
@@ -360,11 +360,10 @@ def average_precision(p: np.ndarray, targets: np.ndarray) -> float:
 
 @register(ProbabilityMetric, mode="min", multilabel=False)
 def log_loss(p: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean of −log p, p the probability of a row's label, which counts as at least 2⁻⁵² and at most 1 −
-    2⁻⁵².
+    """Return the mean of −log p, where p is the probability of a row's label, clipped to 2⁻⁵² … 1 − 2⁻⁵².
 
-    For probabilities see `auc`. With one score per row, scores that are not all within 0 … 1 become probabilities by
-    the sigmoid. This is scikit-learn's `log_loss`.
+    For probabilities, see `auc`. With one score per row, the sigmoid turns scores into probabilities unless all are
+    between 0 and 1. This is scikit-learn's `log_loss`.
     """
     if has_single_score(p) and not ((p >= 0) & (p <= 1)).all():
         p = kernels.sigmoid(p)

@@ -30,8 +30,7 @@ def mae(outputs: np.ndarray, targets: np.ndarray) -> float:
 
 @register(RegressionMetric, mode="min")
 def mape(outputs: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean of |outputs − targets| / |targets|: 0.1 is ten percent. scikit-learn's
-    `mean_absolute_percentage_error`.
+    """Return the mean of |outputs − targets| / |targets|: 0.1 is 10 %. scikit-learn's `mean_absolute_percentage_error`.
 
     A target of 0 counts as 2⁻⁵², which makes the result very large.
     """
@@ -49,8 +48,8 @@ def rmse(outputs: np.ndarray, targets: np.ndarray) -> float:
 def r2(outputs: np.ndarray, targets: np.ndarray) -> float:
     """Return the mean over columns of 1 − Σ (outputs − targets)² / Σ (targets − their mean)².
 
-    If all targets of a column are equal, the column counts 1 if the outputs are right, else 0. The result is NaN for a
-    single row. This is scikit-learn's `r2_score`.
+    If all targets of a column are equal, the column counts as 1 if the outputs are right, and otherwise as 0. The
+    result is NaN for a single row. This is scikit-learn's `r2_score`.
     """
     if len(outputs) < 2:
         return np.nan
