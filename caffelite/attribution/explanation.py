@@ -19,9 +19,9 @@ from caffelite.tables.notation import read_words
 class Explanation:
     """How much each column of some rows contributes to a model's outputs.
 
-    The outputs are `base + values.sum(axis=1)`. A contribution is the column's Shapley value: if you turn a background
-    row into the explained row, one column after the other, it is how much this column changes the output. It is the
-    mean over all background rows and all orders of the columns. The pictures need matplotlib.
+    The outputs are `base + values.sum(axis=1)`. A contribution is the column's Shapley value. Turn a background row
+    into the explained row, one column after the other. The value is how much this column changes the output, averaged
+    over all background rows and all orders. The pictures need matplotlib.
 
     Attributes
     ----------
