@@ -73,7 +73,7 @@ def hint(name: str, number: int = 1) -> Text:
     return Text(f"Hint {number} of {len(hints)}: {hints[number - 1].replace('`', '')}{more}")
 
 
-def check(name: str, answer: Any) -> Verdict:
+def check(name: str, answer: Any = None) -> Verdict:
     """Judge an answer: a function, a class or a dict, as the task says.
 
     Returns a Verdict, which is true if the answer is right. Printed, it says what is wrong, with the numbers. Errors of

@@ -17,6 +17,7 @@ import numpy as np
 
 from caffelite.core.function import Function
 from caffelite.core.gradcheck import check_gradients
+from caffelite.core.tensor import Tensor
 
 #: Folders with code that is not part of an answer: caffelite, Python's library and installed packages.
 LIBRARIES = (str(Path(__file__).parents[1]), sysconfig.get_path("stdlib"), sysconfig.get_path("purelib"), "<frozen")
@@ -104,10 +105,17 @@ def describe_error(error: BaseException) -> str:
     message = str(error).rstrip(" .")
     if sizes := re.search(r"gufunc signature.*\(size (\d+) is different from (\d+)\)", message):
         message = (
-            f"a matrix with {sizes[2]} columns times one with {sizes[1]} rows: is a .T missing, or are the two swapped?"
+            f"a matrix with {sizes[2]} columns times one with {sizes[1]} rows. Either a .T is missing, or the two are "
+            "swapped, or they are stacks, whose axes .T reverses: np.swapaxes(a, -1, -2)"
         )
     elif re.search(r"shapes \((\d+),\d+\) \(\1,\)", message):
-        message += ". A sum or a max along axis=1 loses this axis; keepdims=True keeps it"
+        message += ". If that is a sum or a max along axis=1, it has lost this axis; keepdims=True keeps it"
+    elif "truth value of an array" in message:
+        message = (
+            "`if`, `and`, `or` and `max` need one number, but this is an array. maximum and where work on all of it"
+        )
+    elif re.search(r"bitwise_xor|for \^:", message):
+        message = "in Python, the power is **, not ^"
     return f"raised {type(error).__name__}{locate_error(error)}: {message}"
 
 
@@ -127,6 +135,10 @@ def call_answer(what: str, function: Any, *arguments: Any) -> Any:
         raise Wrong(f"{what} {describe_error(error)}.{called_with}") from error
     if result is None:
         raise Wrong(f"{what} returned None. Is a `return` missing?")
+    if isinstance(result, Tensor) and result.requires_grad:
+        raise Wrong(
+            f"{what} returned a Tensor. Use arrays: self.W.data and not self.W, model.predict(x) and not model(x)."
+        )
     return result
 
 
@@ -181,15 +193,15 @@ def _factor(got: np.ndarray, expected: np.ndarray) -> str:
 
 
 def unpack(result: Any, expected: Sequence[Any], *names: str) -> Any:
-    """Return the parts of a result. Raise Wrong unless it is a tuple with a part of each name, or if they are swapped.
+    """Return the parts of a result. Raise Wrong unless it has a part of each name, or if they are swapped.
 
     `expected` are the right parts.
     """
     wanted = f"Return {', '.join(names)}, in this order"
-    if not isinstance(result, tuple) or len(result) != len(names):
+    if not isinstance(result, tuple | list) or len(result) != len(names):
         kind = f"one thing, of type {type(result).__name__}"
-        if isinstance(result, tuple):
-            kind = f"a tuple of {len(result)}"
+        if isinstance(result, tuple | list):
+            kind = f"a {type(result).__name__} of {len(result)}"
         elif isinstance(result, np.ndarray):
             kind = f"one array, of shape {result.shape}"
         raise Wrong(f"{wanted}. You returned {kind}.")
@@ -213,7 +225,9 @@ def check_unchanged(what: str, function: Any, *arguments: Any) -> None:
     function(*passed)
     for before, after in zip(arguments, passed, strict=True):
         if isinstance(before, np.ndarray) and not np.array_equal(before, after):
-            raise Wrong(f"{what} has changed its argument. Make a new array instead: x * 2, and not x *= 2.")
+            raise Wrong(
+                f"{what} has changed its argument. Begin with x = x.copy(), or use np.where or x * 2, not x *= 2."
+            )
 
 
 def check_backward(function: Function, *inputs: Any) -> None:

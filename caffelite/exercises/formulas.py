@@ -47,14 +47,34 @@ def slope(answer: Any) -> None:
         ("exp(w)", np.exp, 1.0, np.e),
         ("sin(w)", np.sin, 0.5, np.cos(0.5)),
     ):
-        got = call_answer(f"slope(f, {w})", answer, f, w)
-        mistakes = [(2 * np.asarray(expected), "w + eps and w − eps are 2 · eps apart, not eps.")]
-        check_equal(f"the slope of {name} at {w}", got, expected, mistakes, rtol=1e-3)
-        if abs(got - expected) > 1e-7 * max(1, abs(expected)):
-            raise Wrong(
-                f"The slope of {name} at {w} is {got:.12g}; it should be {expected:.12g}. Fewer than seven digits are "
-                "right. Use both sides of w, and an eps near 1e-5: if it is too small, rounding takes over."
-            )
+        check_slope(answer, name, f, w, expected)
+
+
+def check_slope(answer: Any, name: str, f: Any, w: float, expected: float) -> None:
+    """Raise Wrong unless the answer finds the slope of the function at w."""
+    places: list[float] = []
+
+    def record(place: float) -> float:
+        places.append(place)
+        return f(place)
+
+    got = call_answer(f"slope(f, {w})", answer, record, w)
+    eps = max((np.max(np.abs(place - w)) for place in places), default=1e-5)
+    right, left = f(w + eps), f(w - eps)
+    mistakes = [
+        (2 * expected, "w + eps and w − eps are 2 · eps apart, not eps."),
+        (-expected, "f(w + eps) comes first."),
+        (right - left / (2 * eps), "put brackets around the difference: (f(w + eps) - f(w - eps)) / (2 * eps)."),
+        ((right - left) / 2 * eps, "a / 2 * eps is (a / 2) · eps. Write a / (2 * eps)."),
+    ]
+    if eps < 1e-9:
+        mistakes = [(None, "f is only called at w, or nearly so (w + 1e-16 is w). Use a larger eps.")]
+    check_equal(f"The slope of {name} at {w}", got, expected, mistakes, rtol=1e-3)
+    if abs(got - expected) > 1e-7 * max(1, abs(expected)):
+        raise Wrong(
+            f"The slope of {name} at {w} is {got:.12g}; it should be {expected:.12g}. Fewer than seven digits are "
+            "right. Use both sides of w, and an eps near 1e-5: if it is too small, rounding takes over."
+        )
 
 
 @exercise(
@@ -74,7 +94,13 @@ def mse(answer: Any) -> None:
     error = p - y
     expected, right = (error**2).mean(), 2 * error / error.size
     loss, dp = unpack(call_answer("mse(p, y)", answer, p, y), (expected, right), "the loss", "dp")
-    check_equal("the loss", loss, expected, [((error**2).sum(), "it is the sum; take the mean.")])
+    mistakes = [
+        ((error**2).sum(), "it is the sum; take the mean."),
+        (expected / 2, "it is half of it. Take the mean itself, without the ½."),
+        (np.sqrt(expected), "it is its root. Take the mean itself."),
+        (np.abs(error).mean(), "it is the mean of |p − y|; square the errors, as (p - y) ** 2."),
+    ]
+    check_equal("The loss", loss, expected, mistakes)
     mistakes = [
         (2 * error, "the loss is a mean, so the gradient has to be divided by the number of elements, p.size."),
         (error / error.size, "the derivative of e² is 2 e; the 2 is missing."),
@@ -105,6 +131,8 @@ def softmax(answer: Any) -> None:
         (exp / exp.sum(), "all numbers together add up to 1, but each row should: sum along axis=1."),
         (exp / exp.sum(axis=0), "the columns add up to 1, but each row should: axis=1, keepdims=True."),
         (exp, "these are the exponentials; divide each by the sum of its row."),
+        (s / s.sum(axis=1, keepdims=True), "the exponential is missing: first np.exp, then divide."),
+        (p / np.exp(s.max(axis=1, keepdims=True)), "the largest score has to be subtracted below the line, too."),
     ]
     check_equal("softmax(s)", got, p, mistakes)
     check_unchanged("softmax", answer, s)
@@ -151,9 +179,9 @@ def cross_entropy(answer: Any) -> None:
         (-np.log(p).mean(), "it is the mean over all classes; take the right class of each row only."),
         (-np.log(p[:, labels]).mean(), table),
         (-np.log(p[:, labels]).sum() / 5, table),
-        (np.nan, "it is nan, as the log of a number below 0 is. Was p changed before? Write ds = p.copy()."),
+        (np.nan, "it is nan: the log of a number below 0. Is it log s? p = softmax(s). Was p changed? ds = p.copy()."),
     ]
-    check_equal("the loss", loss, rows.mean(), mistakes)
+    check_equal("The loss", loss, rows.mean(), mistakes)
     mistakes = [
         (p - onehot, "the loss is a mean over n rows, so the gradient has to be divided by n."),
         (p / 5, "subtract 1 at the right class."),
@@ -229,13 +257,13 @@ def descend(answer: Any) -> None:
         (descend_to(0.0, 10, lr=-0.1), "it goes uphill: subtract the slope."),
         (descend_to(0.0, 9), "it makes one step too few."),
         (descend_to(0.0, 11), "it makes one step too many."),
-        (descend_to(0.0, 1), "it makes a single step. Is the `return` inside of the loop?"),
+        (descend_to(0.0, 1), "it makes one step. Is the `return` inside of the loop, or does w stay the same in it?"),
     ]
-    check_equal("after 10 steps for (w − 3)², w", got, descend_to(0.0, 10), mistakes)
-    check_equal("after 0 steps, w", call_answer("descend", answer, slope_of_square, 1.5, 0.1, 0), 1.5)
+    check_equal("After 10 steps for (w − 3)², w", got, descend_to(0.0, 10), mistakes)
+    check_equal("After 0 steps, w", call_answer("descend", answer, slope_of_square, 1.5, 0.1, 0), 1.5)
     w = np.array([0.0, 5.0])
     got = call_answer("descend", answer, slope_of_square, w, 0.1, 3)
-    check_equal("after 3 steps for an array, w", got, descend_to(w, 3))
+    check_equal("After 3 steps for an array, w", got, descend_to(w, 3))
     passed = w.copy()
     answer(slope_of_square, passed, 0.1, 3)
     if not np.array_equal(w, passed):

@@ -36,7 +36,7 @@ def autograd(answer: Any) -> str | None:
     def check_derivatives(
         what: str, result: Any, inputs: list, value: float, gradients: list[float], mistakes: Any = ()
     ) -> None:
-        check_equal(f"the data of {what}", getattr(result, "data", None), value)
+        check_equal(f"The data of {what}", getattr(result, "data", None), value)
         try:
             result.backward()
         except RecursionError:
@@ -44,7 +44,7 @@ def autograd(answer: Any) -> str | None:
         except Exception as error:
             raise Wrong(f"backward of {what} raised {type(error).__name__}: {error}.") from error
         for name, scalar, gradient in zip("abc", inputs, gradients, strict=False):
-            check_equal(f"the gradient of {name} in {what}", scalar.grad, gradient, mistakes)
+            check_equal(f"The gradient of {name} in {what}", scalar.grad, gradient, mistakes)
 
     twice = "it is 3; it should be 6. a is used twice, and both uses count: x.grad += …, and not x.grad = …"
     formulas: list[tuple[str, Any, list[float], float, list[float]]] = [
@@ -201,7 +201,7 @@ def train(answer: Any) -> str:
     x, y = datasets.spiral(points_per_class=100, seed=3)
     x_test, y_test = datasets.spiral(points_per_class=100, seed=4)
     predict = call_answer("train(x, y)", answer, x, y)
-    predicted = np.asarray(call_answer("the function that train returned", predict, x_test))
+    predicted = np.asarray(call_answer("The result of train", predict, x_test))
     if predicted.shape == (300, 3):
         raise Wrong("Your function returns three scores for each point; return the class: .argmax(axis=1).")
     if predicted.shape != (300,):

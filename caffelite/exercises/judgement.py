@@ -176,6 +176,7 @@ def losses(answer: Any) -> None:
         "tags SoftmaxLoss": "Its probabilities share 1, so a photo could have only one tag. Here each is a yes or no.",
         "price": "A price is a number, and without outliers the squared error is the usual choice: it learns the mean.",
         "typos": "One price that is ten times too high has an enormous error. Take a loss that isn't squared far out.",
+        "typos QuantileLoss": "Its quantile 0.5, the median, would do. MAELoss says it more simply.",
         "typos MSELoss": "It squares errors: one price that is ten times too high outweighs all others.",
         "calls": "The target is a count: 0, 1, 2 …. It varies more when it is large, and is never negative.",
         "calls MSELoss": "It may predict fewer than 0 calls, and takes quiet and busy hours as equally certain.",
@@ -201,7 +202,7 @@ def best_epoch(answer: Any) -> None:
     number of the best epoch, counted from 1.
     """
     for losses, patience, right in (
-        ([0.9, 0.5, 0.6, 0.4, 0.45, 0.42, 0.41, 0.1], 3, 4),
+        ([0.9, 0.5, 0.6, 0.4, 0.45, 0.42, 0.41, 0.3, 0.1], 3, 4),
         ([0.9, 0.7, 0.8, 0.75, 0.72, 0.71, 0.2], 4, 2),
         ([3.0, 2.0, 1.0], 5, 3),
         ([1.0, 1.0, 1.0, 0.5], 2, 1),
@@ -209,9 +210,11 @@ def best_epoch(answer: Any) -> None:
     ):
         what = f"best_epoch({losses}, {patience})"
         stops = next((i for i in range(len(losses)) if i + 1 - right >= patience), len(losses) - 1) + 1
+        best = int(np.argmin(losses)) + 1
         mistakes = [
             (right - 1, "epochs count from 1 here, and Python counts from 0."),
-            (int(np.argmin(losses)) + 1, "training has stopped before that epoch, so you can't know its loss."),
+            (best, before := "training has stopped before that epoch, so you can't know its loss."),
+            (best - 1, before),
             (stops, "in this epoch the training stops. Keep the parameters of the best one before it."),
         ]
         if right == 7:
@@ -240,7 +243,7 @@ def split(answer: Any) -> None:
     orders = []
     for seed in (0, 1):
         result = call_answer("split(x, y, 0.25, rng)", answer, x, y, 0.25, RNG(seed))
-        if not isinstance(result, tuple) or len(result) != 4:
+        if not isinstance(result, tuple | list) or len(result) != 4:
             raise Wrong("Return four arrays: x_train, y_train, x_val, y_val.")
         x_train, y_train, x_val, y_val = map(np.asarray, result)
         if (len(x_train), len(x_val)) == (10, 30):
@@ -318,6 +321,8 @@ def check_rate(answer: Any, best: float) -> None:
     if not isinstance(rate, (int, float, np.number)):
         raise Wrong(f"find_rate has to return a learning rate, and returned {describe(rate)}.")
     loss = loss_at(float(rate))
+    if any(rate == loss_at(lr) for lr in rates):
+        raise Wrong(f"It returned {rate:.3g}, which is a loss. Return the rate that had this loss.")
     if np.isnan(loss):
         raise Wrong(f"With the rate {rate:.3g} that it returned, the training diverges: the loss is nan.")
     if loss <= 1.2:
@@ -359,7 +364,7 @@ def read_digits(answer: Any) -> str:
     """
     (x, y), (x_test, y_test) = datasets.digits()
     predict = call_answer("read_digits(x, y)", answer, x.reshape(-1, 64), y)
-    predicted = np.asarray(call_answer("the function that read_digits returned", predict, x_test.reshape(-1, 64)))
+    predicted = np.asarray(call_answer("The result of read_digits", predict, x_test.reshape(-1, 64)))
     if predicted.shape != y_test.shape:
         raise Wrong(f"Your function returned shape {predicted.shape} for 360 images; it should be (360,).")
     accuracy = (predicted == y_test).mean()

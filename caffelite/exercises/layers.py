@@ -95,7 +95,7 @@ def Sigmoid(answer: Any) -> None:
         with np.errstate(over="raise", invalid="raise"):
             extremes = construct(answer, Function, "Sigmoid").forward(np.array([-1000.0, 1000.0]))
     except FloatingPointError:
-        raise Wrong("For x = −1000 the exponential overflows.") from None
+        raise Wrong("For x = ±1000 an exponential overflows. (np.where computes both of its choices.)") from None
     check_equal("forward([-1000, 1000])", extremes, [0, 1])
 
 
@@ -125,7 +125,7 @@ def Linear(answer: Any) -> None:
     for name, gradient in (("W", x.T @ dy), ("b", dy.sum(axis=0))):
         if getattr(layer, name).grad is None:
             raise Wrong(f"backward leaves no gradient for {name}: self.{name}.add_grad(…).")
-        check_equal(f"the gradient of {name}", getattr(layer, name).grad, gradient, rtol=1e-5, atol=1e-6)
+        check_equal(f"The gradient of {name}", getattr(layer, name).grad, gradient, rtol=1e-5, atol=1e-6)
     check_equal("dx", dx, dy @ W.T, rtol=1e-5, atol=1e-6)
     call_answer("backward(dy)", layer.backward, dy)
     if not np.allclose(layer.b.grad, 2 * dy.sum(axis=0), rtol=1e-5, atol=1e-6):
@@ -141,7 +141,7 @@ def check_products(layer: Any) -> None:
     check_equal("dx", dx, dy @ W.T, [(dy @ W, "transpose W: dx = dy Wᵀ.")], rtol=1e-5, atol=1e-6)
     if layer.W.grad is not None:
         mistakes = [(a @ b, "transpose x: dW = xᵀ dy.") for a, b in ((x, dy), (dy, x), (dy, x.T))]
-        check_equal("the gradient of W", layer.W.grad, x.T @ dy, mistakes, rtol=1e-5, atol=1e-6)
+        check_equal("The gradient of W", layer.W.grad, x.T @ dy, mistakes, rtol=1e-5, atol=1e-6)
 
 
 @exercise(
@@ -340,7 +340,7 @@ def Embedding(answer: Any) -> None:
     if layer.W.grad is None:
         raise Wrong("backward leaves no gradient for W: self.W.add_grad(…).")
     once = "a word that occurs twice counts only once. That's what `gradient[indices] += dy` does; use np.add.at."
-    check_equal("the gradient of W", layer.W.grad, expected, [(counted_once, once)], rtol=1e-5, atol=1e-6)
+    check_equal("The gradient of W", layer.W.grad, expected, [(counted_once, once)], rtol=1e-5, atol=1e-6)
 
 
 @exercise(
@@ -376,5 +376,5 @@ def Attention(answer: Any) -> None:
     check_equal("forward(q, k, v)", call_answer("forward(q, k, v)", layer.forward, q, k, v), attend(0.5), mistakes)
     gradients = call_answer("backward(dy)", layer.backward, np.ones((2, 5, 4)))
     if not isinstance(gradients, tuple) or len(gradients) != 3:
-        raise Wrong("backward has to return three gradients, dq, dk, dv.")
+        raise Wrong("backward has to return a tuple of three gradients: return dq, dk, dv.")
     check_backward(construct(answer, Function, "Attention"), q, k, v)

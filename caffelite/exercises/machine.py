@@ -68,7 +68,7 @@ def recordable(answer: Any) -> None:
         raise Wrong(f"It cannot be recorded: {error}") from error
     replayed = replayed.data if isinstance(replayed, Tensor) else replayed
     mistakes = [(np.where(x > 0, new_x, 0.1 * new_x), "it repeats what it decided for the first data.")]
-    check_equal("the replay on other data", replayed, np.where(new_x > 0, new_x, 0.1 * new_x), mistakes, rtol=1e-5)
+    check_equal("The replay on other data", replayed, np.where(new_x > 0, new_x, 0.1 * new_x), mistakes, rtol=1e-5)
 
 
 @exercise(
@@ -117,7 +117,7 @@ def replay(answer: Any) -> str:
             for n, message in ((steps - 1, "one step too few"), (steps + 1, "one step too many")):
                 if all(map(np.array_equal, got, train(train_eagerly, n))):
                     raise Wrong(f"It takes {message}. (`capture` takes the first step itself.)")
-            raise Wrong(f"After {steps} steps, the parameters differ from those of the loop.")
+            raise Wrong(f"After step {steps}, the parameters differ from those of the loop.")
     speedup = measure_speedup(lambda: train(answer, 500), lambda: train(train_eagerly, 500), rounds=7)
     if speedup < 3:
         raise Wrong(f"It is {speedup:.1f} times as fast as the loop; it should be 3 times.")

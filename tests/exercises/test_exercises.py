@@ -259,18 +259,18 @@ def linear_of_arrays(self, n, m):
     self.W, self.b = np.ones((n, m)), np.zeros(m)
 
 
-def linear(backward):
-    """Return a Linear with this backward."""
+def linear(backward, forward=None):
+    """Return a Linear with this backward, and a right forward or this one."""
 
     def init(self, n, m):
         self.W = cl.Tensor(np.random.default_rng(0).normal(size=(n, m)), requires_grad=True)
         self.b = cl.Tensor(np.zeros(m), requires_grad=True)
 
-    def forward(self, x):
+    def forward_right(self, x):
         self.x = x
         return x @ self.W.data + self.b.data
 
-    return function(forward, backward, init)
+    return function(forward or forward_right, backward, init)
 
 
 def backward_without_transpose(self, dy):
@@ -393,15 +393,27 @@ WRONG = [
     ("relu", abs, "at (0, 0) is 2; it should be 0"),
     ("relu", lambda x: 2 * np.maximum(x, 0), "All numbers are 2 times what they should be."),
     ("relu", in_place, "has changed its argument"),
+    ("relu", in_place, "Begin with x = x.copy()"),
     ("relu", lambda x: x.maximum(0), "raised AttributeError"),
+    ("relu", lambda x: x if x > 0 else 0, "maximum and where work on all of it"),
+    ("relu", lambda x: max(x, 0), "need one number, but this is an array"),
     ("slope", lambda f, w: (f(w + 1e-6) - f(w - 1e-6)) / 1e-6, "are 2 · eps apart"),
     ("slope", lambda f, w: (f(w + 1e-5) - f(w)) / 1e-5, "Use both sides of w"),
+    ("slope", lambda f, w: (f(w + 1e-5) - f(w - 1e-5)) / 2 * 1e-5, "a / 2 * eps is (a / 2) · eps"),
+    ("slope", lambda f, w: f(w + 1e-3) - f(w - 1e-3) / (2 * 1e-3), "put brackets around the difference"),
+    ("slope", lambda f, w: (f(w - 1e-5) - f(w + 1e-5)) / (2 * 1e-5), "f(w + eps) comes first"),
+    ("slope", lambda f, w: (f(w + 1e-16) - f(w - 1e-16)) / 2e-16, "w + 1e-16 is w"),
     ("mse", lambda p, y: ((p - y) ** 2).mean(), "Return the loss, dp, in this order. You returned one thing"),
     ("mse", lambda p, y: RIGHT["mse"](p, y)[::-1], "You returned dp, the loss."),
     ("mse", lambda p, y: (((p - y) ** 2).mean(), 2 * (p - y)), "divided by the number of elements"),
     ("mse", lambda p, y: (((p - y) ** 2).mean(), 2 * (y - p) / p.size), "wrong sign"),
     ("mse", lambda p, y: (((p - y) ** 2).sum(), 2 * (p - y)), "take the mean"),
     ("mse", lambda p, y: (((p - y) ** 2).mean(), 7 * (p - y) / p.size), "All numbers are 3.5 times"),
+    ("mse", lambda p, y: (((p - y) ^ 2).mean(), p), "in Python, the power is **, not ^"),
+    ("mse", lambda p, y: (((p - y) ** 2).mean() / 2, p - y), "it is half of it"),
+    ("mse", lambda p, y: (np.sqrt(((p - y) ** 2).mean()), p - y), "it is its root"),
+    ("mse", lambda p, y: (abs(p - y).mean(), p - y), "square the errors"),
+    ("mse", lambda p, y: [3, p, y], "You returned a list of 3"),
     (
         "softmax",
         lambda s: np.exp(s) / np.exp(s).sum(axis=1, keepdims=True),
@@ -411,9 +423,17 @@ WRONG = [
     ("softmax", lambda s: np.exp(s - s.max(axis=1)), "keepdims=True keeps it"),
     ("softmax", lambda s: np.exp(s - s.max()) / np.exp(s - s.max()).sum(), "sum along axis=1"),
     ("softmax", lambda s: (e := np.exp(s - s.max())) / e.sum(axis=1, keepdims=True), "of each row, not of all rows"),
+    ("softmax", lambda s: s / s.sum(axis=1, keepdims=True), "the exponential is missing"),
+    (
+        "softmax",
+        lambda s: np.exp(s - s.max(axis=1, keepdims=True)) / np.exp(s).sum(axis=1, keepdims=True),
+        "subtracted below the line, too",
+    ),
     ("cross_entropy", loss_and(lambda rows, p, onehot: (rows.mean(), p - onehot)), "divided by n"),
     ("cross_entropy", loss_and(lambda rows, p, onehot: (rows.sum(), p - onehot)), "take the mean"),
     ("cross_entropy", loss_and(lambda rows, p, onehot: (rows.mean(), p / len(p))), "subtract 1"),
+    ("cross_entropy", lambda s, labels: (-np.log(s[np.arange(5), labels]).mean(), s), "Is it log s? p = softmax(s)."),
+    ("cross_entropy", lambda s, labels: (0, (s - labels) / 5), "If that is a sum or a max along axis=1"),
     ("cross_entropy", cross_entropy_of_table, "p[:, labels] is a table"),
     ("cross_entropy", gradient_of_table, "1 is subtracted everywhere. ds[:, labels] is a table"),
     ("linear_backward", lambda x, W, dy: (dy @ W.T, x.T @ dy, dy.mean(axis=0)), "sum the rows"),
@@ -426,7 +446,7 @@ WRONG = [
     ("linear_backward", lambda x, W, dy: (dy @ W, x.T @ dy, dy.sum(axis=0)), "transpose W: dx = dy Wᵀ"),
     ("linear_backward", lambda x, W, dy: (dy @ W.T, x @ dy, dy.sum(axis=0)), "transpose x: dW = xᵀ dy"),
     ("linear_backward", lambda x, W, dy: (dy @ W.T, dy.T @ x, dy.sum(axis=0)), "it is transposed"),
-    ("descend", lambda slope, w, lr, steps: w - lr * slope(w), "Is the `return` inside of the loop?"),
+    ("descend", lambda slope, w, lr, steps: w - lr * slope(w), "Is the `return` inside of the loop, or"),
     ("descend", lambda slope, w, lr, n: RIGHT["descend"](slope, w, -lr, n), "goes uphill"),
     ("ReLU", function(keep_positive, lambda self, dy: self.x > 0), "multiply it by dy"),
     ("ReLU", function(keep_positive), "only where x is above 0"),
@@ -434,9 +454,14 @@ WRONG = [
     ("ReLU", type("Answer", (), {}), "has to be a subclass of cl.Function"),
     ("ReLU", cl.ReLU(), "Give the class ReLU itself"),
     ("Sigmoid", function(sigmoid, lambda self, dy: dy * self.x * (1 - self.x)), "with y, not x"),
-    ("Sigmoid", function(sigmoid, lambda self, dy: dy * self.y * (1 - self.y)), "the exponential overflows"),
+    (
+        "Sigmoid",
+        function(sigmoid, lambda self, dy: dy * self.y * (1 - self.y)),
+        "np.where computes both of its choices",
+    ),
     ("Linear", function(lambda self, x: x, None, linear_of_arrays), "requires_grad=True"),
     ("Linear", function(lambda self, x: x @ self.W.data, None, linear_of_ones), "not drawn at random"),
+    ("Linear", linear(None, lambda self, x: x @ self.W + self.b), "Use arrays: self.W.data and not self.W"),
     ("Linear", linear(backward_without_transpose), "transpose x: dW = xᵀ dy"),
     ("Linear", linear(lambda self, dy: dy @ self.W.data), "transpose W: dx = dy Wᵀ"),
     ("Dropout", dropout(lambda p: 1, lambda p: p), "Divide those that are kept by 1 − p"),
@@ -449,6 +474,8 @@ WRONG = [
     ("LayerNorm", function(layer_norm_forward, lambda self, dy: dy / self.std), "They depend on x, too"),
     ("LayerNorm", function(lambda self, x: (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + 1e-5)), "That is BatchNorm"),
     ("Embedding", function(look_up, count_once, embedding), "use np.add.at"),
+    ("Embedding", function(lambda self, indices: self.W[indices], None, embedding), "returned a Tensor"),
+    ("Attention", function(lambda self, q, k, v: q @ k.T @ v), "whose axes .T reverses: np.swapaxes(a, -1, -2)"),
     ("Attention", attend(lambda d: 1.0), "not divided by √d"),
     ("Attention", attend(lambda d: 1 / np.sqrt(d)), "The gradient is wrong"),
     ("autograd", AssignedGradient, "it is 3; it should be 6. a is used twice, and both uses count: x.grad += …"),
@@ -467,6 +494,8 @@ WRONG = [
     ("batches", two_orders, "don't belong together"),
     ("batches", own_seed, "no seed of your own"),
     ("train", scores_of_a_net, "return the class"),
+    ("train", lambda x, y: cl.MLP(2, [8, 3], seed=0), "model.predict(x) and not model(x)"),
+    ("train", lambda x, y: y, "The result of train has to be a function"),
     ("train", skip_training, "of the new points are right"),
     ("curves", choices("curves", B="fine"), "its validation loss rises after epoch 20"),
     ("curves", choices("curves", C="overfits"), "A net that overfits has a tiny training loss"),
@@ -483,8 +512,10 @@ WRONG = [
     ("losses", choices("losses", tags="SoftmaxLoss"), "a photo could have only one tag"),
     ("losses", choices("losses", digit=cl.MSELoss), "digits are names of classes here"),
     ("losses", choices("losses", typos="MSELoss"), "outweighs all others"),
+    ("losses", choices("losses", typos="QuantileLoss"), "MAELoss says it more simply"),
     ("losses", choices("losses", parcel="GaussianLoss"), "the late side is much longer"),
     ("best_epoch", best_epoch_of_all, "training has stopped before that epoch"),
+    ("best_epoch", lambda losses, n: int(np.argmin(losses)), "training has stopped before that epoch"),
     ("best_epoch", lambda losses, n: RIGHT["best_epoch"](losses, n) - 1, "Python counts from 0"),
     ("best_epoch", best_epoch_of_counter, "count from 0 again after each better one"),
     ("best_epoch", last_epoch, "in this epoch the training stops"),
@@ -500,11 +531,16 @@ WRONG = [
     ("split", split_and(lambda rows, t, x: standardize(rows, t), shift=1), "the rows don't belong to their y"),
     ("split", split_and(lambda rows, t, x: standardize(rows, t), lambda g, n: g.integers(0, n, n)), "is in both parts"),
     ("split", lambda x, y, share, rng: RIGHT["split"](x, y, 1 - share, rng), "share is the part that is held out"),
-    ("split", lambda *given: [RIGHT["split"](*given)[i] for i in (0, 2, 1, 3)], "Return four arrays"),
+    ("split", lambda *given: RIGHT["split"](*given)[:2], "Return four arrays"),
     ("split", lambda *given: (*(parts := RIGHT["split"](*given))[::2], *parts[1::2]), "scikit-learn's order"),
     ("find_rate", rates(np.linspace(1e-6, 1, 10)), "equal distances"),
     ("find_rate", rates(np.logspace(-6, 0, 7), np.argmin), "the training diverges: the loss is nan"),
     ("find_rate", rates(np.logspace(-6, 0, 7)), "Use the trainings that are left"),
+    (
+        "find_rate",
+        lambda train: np.nanmin([train(lr) for lr in np.logspace(-6, 0, 7)]),
+        "It returned 1.34, which is a loss",
+    ),
     ("find_rate", rates(np.logspace(-6, 0, 50)), "50 trainings; 12 are allowed"),
     ("find_rate", rates(np.logspace(-6, 0, 7), np.nanargmax), "Return the rate with the smallest loss"),
     ("read_digits", lambda x, y: digits_net(x, y, order=np.random.default_rng(0)), "Do the labels belong to their"),
@@ -533,8 +569,10 @@ WRONG = [
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # exponentials that overflow
 @pytest.mark.parametrize(("name", "answer", "message"), WRONG, ids=[f"{name}: {message}" for name, _, message in WRONG])
-def test_a_wrong_answer_gets_the_reason(name, answer, message):
-    assert message in feedback(name, answer)
+def test_a_wrong_answer_gets_the_reason_which_begins_with_a_capital_letter_or_a_name(name, answer, message):
+    text = feedback(name, answer)
+    assert message in text
+    assert not re.match(r"(the|after|it|in|for) ", text)
 
 
 def scribbles(function):
@@ -601,7 +639,7 @@ def test_a_loss_of_a_changed_p_gets_a_hint_at_it():
         return -np.log(p[rows, labels]).mean(), ds / len(s)
 
     with pytest.warns(RuntimeWarning, match="invalid value"):
-        assert "Was p changed before? Write ds = p.copy()." in feedback("cross_entropy", cross_entropy)
+        assert "Was p changed? ds = p.copy()." in feedback("cross_entropy", cross_entropy)
 
 
 def test_every_exercise_has_a_typical_mistake_here():
@@ -626,11 +664,18 @@ def test_an_almost_right_name_gets_the_right_one(name, meant):
         cl.exercises.check(name, None)
 
 
-def test_check_with_its_arguments_swapped_says_which_comes_first():
+@pytest.mark.parametrize("arguments", [(RIGHT["relu"], "relu"), (RIGHT["relu"],)], ids=["swapped", "no name"])
+def test_check_whose_name_is_not_first_says_that_it_comes_first(arguments):
     with pytest.raises(
         TypeError, match=r"name of an exercise comes first, such as check\('relu', relu\); got <function"
     ):
-        cl.exercises.check(RIGHT["relu"], "relu")
+        cl.exercises.check(*arguments)
+
+
+def test_a_list_of_right_parts_is_as_good_as_a_tuple():
+    for name in ("mse", "cross_entropy", "linear_backward", "momentum", "adam", "split"):
+        verdict = cl.exercises.check(name, lambda *given, name=name: list(RIGHT[name](*given)))
+        assert verdict, verdict
 
 
 def test_a_factor_is_named_only_if_all_numbers_have_it():
@@ -741,7 +786,7 @@ def test_a_product_whose_shapes_do_not_fit_is_explained_in_words():
             return super().backward(dy) if dy.shape[0] == dy.shape[1] == 0 else dy @ np.ones((5, 3))
 
     message = feedback("Linear", Linear)
-    assert "a matrix with 3 columns times one with 5 rows: is a .T missing, or are the two swapped?" in message
+    assert "a matrix with 3 columns times one with 5 rows. Either a .T is missing, or the two are swapped" in message
     assert "gufunc" not in message
 
 
