@@ -30,6 +30,7 @@ function begin(setting) {
   training = new Training(setting, digits);
   view = setting.isText ? new NamesView(training) : new View(training);
   if (setting.isText) view.read(...read);
+  isPlaying &&= stopAt === null; // steps end with their net
   [stopAt, followed, values] = [null, null, []];
   send("setting", describe());
   restartClock();

@@ -78,7 +78,7 @@ function makeStatus(box) {
   const tell = (steps, text) => {
     const passed = performance.now() - last;
     if (passed > 500) {
-      speed = count && ` · ${Math.round((1000 * count) / passed)} steps a second, ${Math.round((1000 * time) / count)} µs each`;
+      speed = count && ` · ${time < passed / 2 ? "slowed down to " : ""}${Math.round((1000 * count) / passed)} steps a second; one takes ${Math.round((1000 * time) / count)} µs`;
       [time, count, last] = [0, 0, last + passed];
     }
     box.querySelector(".bar span").textContent = `Step ${steps.toLocaleString("en")}${text}${speed || ""}`;

@@ -360,3 +360,8 @@ def test_cells_of_ratios_are_coloured_by_their_numbers(extension):
     ratios.colour_cells(None, document)
     expected = [[], ["ratio-0"], ["ratio-4"], ["ratio-4"], ["ratio-3"], ["ratio-2"], ["ratio-1"], []]
     assert [cell["classes"] for cell in row.children] == expected
+
+
+def test_no_text_of_a_drawing_begins_with_spaces_which_a_browser_drops():
+    for path in (DOCS / "_static").glob("*.svg"):
+        assert not re.search(r"<text[^>]*> ", path.read_text(encoding="utf-8")), path

@@ -1,6 +1,7 @@
 """Settings of the playground that are drawn at random, its frames, and what its page shows of names."""
 
 import dataclasses
+import re
 import time
 
 import numpy as np
@@ -129,3 +130,30 @@ def check_names(page):
     page.click("#fewer")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 8 2'")
     assert page.evaluate("document.querySelector('#regions').height") == 440
+
+
+def check_divergence(page):
+    """Let lesson 2 diverge, and look at what a page shows of a net without hidden layers."""
+    page.wait_for_selector("#lessontitle:text-is('2 of 11: The learning rate')")
+    page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 1'")
+    page.select_option("#speed", label="as fast as it goes")
+    page.select_option("[data-set=rate]", "3")
+    page.wait_for_selector("#losses:text-is('The loss has exploded.')")
+    page.select_option("[data-set=rate]", "0.1")
+    page.wait_for_selector("#gone.hidden", state="attached")
+    page.wait_for_function("() => Number(document.querySelector('#steps').textContent.replaceAll(',', '')) > 100")
+    page.click("#play")
+    page.wait_for_selector("#play:text-is('Play')")
+    assert re.fullmatch(r"Training: on average \S+ off\. Test: on average \S+ off\.", page.inner_text("#losses"))
+    assert page.inner_text("#meaning").startswith("A link's colour")
+    page.select_option("[data-set=rate]", "10")
+    for _ in range(200):  # steps, and no play
+        if page.inner_text("#losses") == "The loss has exploded.":
+            break
+        page.click("#epoch")
+    page.wait_for_selector("#losses:text-is('The loss has exploded.')")
+    page.select_option("[data-set=rate]", "0.1")
+    page.wait_for_selector("#gone.hidden", state="attached")
+    page.click("#step")
+    page.wait_for_selector("#steps:text-is('1')")
+    assert page.inner_text("#losses") == "The curves begin after the first epoch."

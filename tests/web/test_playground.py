@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from email.message import Message
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -30,11 +31,19 @@ from caffelite.web.playground.requests import FULL_SPEED
 from caffelite.web.playground.table import UploadedTable
 from caffelite.web.playground.view import GRID, SMALL
 from caffelite.web.playground.weight_trace import explain_weight
+from caffelite.web.server import STATIC
 from tests.conftest import posix
 from tests.tools.page_client import SECONDS
 from tests.tools.page_client import Page as LivePage
 from tests.web.lesson import check_lesson
-from tests.web.playground_frames import check_edit, check_names, draw_names_setting, draw_setting, wait_until
+from tests.web.playground_frames import (
+    check_divergence,
+    check_edit,
+    check_names,
+    draw_names_setting,
+    draw_setting,
+    wait_until,
+)
 
 
 class Page(LivePage):
@@ -172,6 +181,16 @@ def test_another_setting_begins_again_and_goes_on_playing(frames):
     assert played.last["playing"]
 
 
+def test_another_setting_ends_an_epoch_by_itself_and_does_not_play(frames):
+    played = frames(Setting())
+    played.engine.set_speed(5)
+    played.engine.take_steps(1000)
+    wait_until(lambda: played.last["step"] > 0)
+    played.engine.begin(Setting(layers=(3,)))
+    wait_until(lambda: len(played.last["weights"]) == 2)
+    assert not played.last["playing"]
+
+
 def test_a_training_that_diverges_is_reported_and_another_one_may_follow(frames):
     played = frames(Setting(data="waves", optimizer="SGD", rate=100.0))
     played.engine.play()
@@ -180,6 +199,18 @@ def test_a_training_that_diverges_is_reported_and_another_one_may_follow(frames)
     played.engine.begin(Setting())
     wait_until(lambda: played.last["problem"] is None and played.last["step"] == 0)
     assert played.take_steps(5)["step"] == 5
+
+
+def test_a_play_just_after_another_setting_is_heard_though_the_one_before_has_diverged(frames):
+    diverging = Setting(data="waves", optimizer="SGD", rate=100.0)
+    played = frames(diverging)
+    for _ in range(20):
+        played.engine.play()
+        wait_until(lambda: played.last["problem"])
+        played.engine.begin(Setting())
+        played.engine.play()
+        wait_until(lambda: played.last["problem"] is None and played.last["step"] > 5)
+        played.engine.begin(diverging)
 
 
 def test_a_cosine_ends_the_training(frames):
@@ -603,6 +634,30 @@ def test_a_step_of_the_lesson_sets_itself_up_above_the_net_and_fits_on_a_project
     across = {name: other.locator(f"#{name}").bounding_box()["width"] for name in ("lesson", "output", "choose")}
     assert across["lesson"] == across["output"] > 400
     assert across["choose"] > 800  # below both
+
+
+def test_a_change_after_a_divergence_plays_on(browser, program):
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(f"{program.address}#lesson=2")
+    check_divergence(page)
+
+
+@pytest.mark.sources
+def test_the_lesson_leads_to_pages_and_sections_by_their_titles():
+    docs = Path(cl.__file__).parents[1] / "docs"
+    lesson = (STATIC / "lesson.js").read_text(encoding="utf-8")
+    links = re.findall(r'\["([\w-]+)\.html(?:#([\w-]+))?", "([^"]+)"\]', lesson)
+    assert len(links) == 11
+    for page, section, words in links:
+        headings = re.findall(r"^#+ (.+)", (docs / f"{page}.md").read_text(encoding="utf-8"), re.MULTILINE)
+        assert words in (headings if section else headings[:1])
+        assert section in ("", re.sub(r"[^a-z0-9]+", "-", words.lower()).strip("-"))  # as Sphinx makes it
+
+
+def test_the_pages_spell_as_the_documentation_does():
+    files = [path for path in STATIC.iterdir() if path.suffix in (".html", ".js")]
+    text = " ".join(path.read_text(encoding="utf-8") for path in files)
+    assert re.findall(r"\b\w+(?:al|or|im|ul|ar)is(?:e|es|ed|ing|ation)\b", text) == []
 
 
 def test_share_copies_the_address_of_the_site_or_a_link_that_works_here(browser, program):

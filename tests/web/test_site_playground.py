@@ -20,7 +20,7 @@ from caffelite.web.playground.names_view import NamesView
 from caffelite.web.playground.view import View
 from caffelite.web.playground.weight_trace import explain_weight
 from tests.web.lesson import check_lesson
-from tests.web.playground_frames import check_edit, check_names, draw_names_setting, draw_setting
+from tests.web.playground_frames import check_divergence, check_edit, check_names, draw_names_setting, draw_setting
 
 pytestmark = pytest.mark.sources
 DOCS = Path(__file__).parents[2] / "docs"
@@ -304,7 +304,7 @@ def test_the_page_works_from_a_disk_without_a_network(width, scheme, browser, si
     has("#lessontitle", "6 of 11: Luck")
     page.wait_for_function("() => document.querySelector('#columns').dataset.sizes === '2 3 2'")
     page.wait_for_function("() => Number(document.querySelector('#steps').textContent) > 20")
-    assert page.get_attribute("#lessonlink a", "href") == "../../guide.html"
+    assert page.get_attribute("#lessonlink a", "href") == "../../guide.html#how-big-a-net"
     assert page.locator("[data-set=seed].pulse").count() == 1
     for _ in range(5):
         page.click("#after")
@@ -364,6 +364,12 @@ def tap_net(page, across, down):
 def is_in_view(page, selector):
     box = page.locator(selector).bounding_box()
     return box["y"] >= 0 and box["y"] + box["height"] <= 844
+
+
+def test_a_change_after_a_divergence_plays_on(browser, site):
+    page = browser.new_page(viewport={"width": 1280, "height": 720})
+    page.goto(f"{(site / 'index.html').as_uri()}#lesson=2")
+    check_divergence(page)
 
 
 def test_a_tap_shows_a_unit_large_until_the_next(phone):

@@ -76,6 +76,6 @@ class Engine(RequestQueue):
             while not self._restart:
                 self._changed.wait()
                 self._tasks.clear()  # there is no next step
-                if self._frame_due:
+                if self._frame_due and not self._restart:
                     self._frame_due, self.playing = False, False
                     self.show("frame", self.player.frame())

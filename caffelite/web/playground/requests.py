@@ -41,8 +41,9 @@ class RequestQueue:
         self._changed = threading.Condition()
 
     def begin(self, setting: Setting) -> None:
-        """Begin again with this setting. It goes on playing if it plays."""
+        """Begin again with this setting. It goes on playing if it plays, and does not only take some steps."""
         with self._changed:
+            self.playing = self.playing and self.stop_at is None
             self.setting, self._restart, self.stop_at = setting, True, None
             self._changed.notify_all()
 

@@ -98,7 +98,8 @@ function showSetting(message) {
   $("column").classList.toggle("hidden", setting.data !== "table");
   const leftOut = table?.left_out.length ? ` Skipped because they aren't numeric: ${table.left_out.join(", ")}.` : "";
   $("table").textContent = setting.data === "table" ? `${table.name}: ${table.rows.toLocaleString("en")} rows.${leftOut}` : "";
-  $("meaning").textContent = `${MEANINGS[config.picture]} A link's colour is the sign of its weight, its width the size. Drag a layer by its ⠿.`;
+  const units = setting.layers.length ? `${MEANINGS[config.picture]} Drag a layer by its ⠿. ` : ""; // of hidden layers
+  $("meaning").textContent = `${units}A link's colour is the sign of its weight, its width the size.`;
   $("mistakes").hidden = config.picture !== "image";
   $("heldlabel").classList.toggle("hidden", config.picture !== "plane");
   $("parameters").textContent = `· ${config.parameters.toLocaleString("en")} parameters`;
@@ -133,11 +134,18 @@ function readAddress() {
 }
 window.onhashchange = readAddress;
 
+let isPlaying = false; // not for a step or an epoch only
+
 /** Play at this speed. Nothing moves by itself for people who want less motion. */
 function begin(speed) {
   $("speed").value = speed;
   $("speed").onchange();
-  ask({ ask: matchMedia("(prefers-reduced-motion: reduce)").matches ? "pause" : "play" });
+  play(!matchMedia("(prefers-reduced-motion: reduce)").matches);
+}
+
+function play(should) {
+  isPlaying = should;
+  ask({ ask: should ? "play" : "pause" });
 }
 
 function showValue(element, value) {
@@ -207,6 +215,7 @@ function change(changes) {
   config.setting = setting; // the next change may come before the answer
   for (const name of Object.keys(changes)) document.querySelector(`[data-set=${name}]`)?.classList.remove("pulse");
   ask({ ask: "set", setting, by: [PAGE_NAME, ++count] });
+  if (isPlaying && frame?.problem) play(true); // it has diverged, or its learning rate has fallen to 0
   if (lesson === null) writeAddress();
 }
 
@@ -226,13 +235,16 @@ for (const element of document.querySelectorAll("[data-set]")) {
 readLetters(ask);
 $("fewer").onclick = () => change({ layers: config.setting.layers.slice(0, -1) });
 $("more").onclick = () => change({ layers: [...config.setting.layers, 4] });
-$("play").onclick = () => ask({ ask: frame?.playing ? "pause" : "play" });
+$("play").onclick = () => play(!frame?.playing);
 $("kernel").onclick = () => {
   openTab("program");
   ask({ ask: "kernel" });
 };
 $("measure").onclick = () => ask({ ask: "kernels" });
-for (const name of ["step", "epoch", "again"]) $(name).onclick = () => ask({ ask: name });
+for (const name of ["step", "epoch", "again"]) $(name).onclick = () => {
+  isPlaying &&= name === "again";
+  ask({ ask: name });
+};
 $("speed").onchange = () => ask({ ask: "speed", value: $("speed").value === "" ? null : Number($("speed").value) });
 $("file").onchange = async () => {
   const [file] = $("file").files;
@@ -351,12 +363,10 @@ function drawCurves() {
   ]);
   const last = (name) => frame.curves[name]?.value.at(-1);
   const metric = config.classes ? "accuracy" : "mae";
-  const words = config.classes ? "right" : "off by";
   const hasDiverged = frame.problem?.includes("diverged");
-  const format = (x) => (x === undefined ? "–" : config.classes ? `${(100 * x).toFixed(1)} %` : formatNumber(x));
-  $("losses").textContent = hasDiverged ? "The loss has exploded." :
-    `Loss ${formatNumber(last("loss"))} (solid), test ${formatNumber(last("val_loss"))} (dashed); ` +
-    `${words} ${format(last(metric))}, test ${format(last(`val_${metric}`))}.` +
+  const format = (x) => (config.classes ? `${(100 * x).toFixed(1)} % right` : `on average ${formatNumber(Number(x.toPrecision(2)))} off`);
+  $("losses").textContent = hasDiverged ? "The loss has exploded." : last(metric) === undefined ? "The curves begin after the first epoch." :
+    `Training: ${format(last(metric))}. Test: ${format(last(`val_${metric}`))}.` +
     (isText ? ` Guessing among ${config.outputs} letters costs −ln 1/${config.outputs} = ${ignorance.toFixed(2)}.` : "");
   $("losses").dataset.loss = last("loss") ?? "";
   $("losses").dataset.held = last("val_loss") ?? "";
@@ -416,7 +426,7 @@ function takeStep(number) {
   $("take").className = "link small";
   $("before").disabled = number === 0;
   $("after").disabled = number === STEPS.length - 1;
-  ask({ ask: "pause" });
+  play(false);
   change({ ...setting, features: ["x₁", "x₂"] });
   writeAddress(`lesson=${number + 1}`);
   pulse(controls);
