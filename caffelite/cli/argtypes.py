@@ -1,4 +1,4 @@
-"""The values of arguments: each function makes one of a text, or raises ArgumentTypeError with what was expected."""
+"""The values of arguments: each function turns a text into one, or raises ArgumentTypeError saying what it expected."""
 
 from __future__ import annotations
 
@@ -71,12 +71,12 @@ def model(text: str) -> Path:
 
 
 def picture(text: str) -> Path:
-    """Return the path of a picture to write. It is checked now, before the training spends its time."""
+    """Return the path of a picture to write. It is checked now, before training spends time."""
     return file(text, FORMATS)
 
 
 def file(text: str, formats: Sequence[str] = ("",)) -> Path:
-    """Return the path of a file to write; an error if it can't be written, or has not one of these endings."""
+    """Return the path of a file to write; an error if it can't be written, or has none of these endings."""
     path = Path(text)
     if not any(format in ("", path.suffix.lower()) for format in formats):
         raise argparse.ArgumentTypeError(f"expected a file that ends in {' or '.join(formats)}, got {text!r}")

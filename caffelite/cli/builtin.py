@@ -1,4 +1,4 @@
-"""`caffelite spiral` and `digits`: trainings on data of the package."""
+"""`caffelite spiral` and `digits`: training on built-in data."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from 0.1 to 0. The picture shows the points and the regions of the three classes
 them."""
 
 DIGITS_TEXT = f"""\
-Train a convolutional network to read handwritten digits of 8 x 8 pixels (UCI, in the package). It trains on 1,437
-images, moved at random by up to a pixel, and tests on 360 held-out images. It has 16 filters of 5 x 5 pixels and 32 of
-3 x 3, each with batch normalization and ReLU, then a max-pool and a layer of scores. It learns by Adam on batches of
-{BATCH_SIZE}. The learning rate falls from 0.003 to 0. The picture shows every held-out image with a wrong prediction,
-the loss and the accuracy, and the first filters with their outputs for an image."""
+Train a convolutional network to read handwritten digits of 8 x 8 pixels (from UCI, included in the package). It trains
+on 1,437 images, shifted at random by up to one pixel, and tests on 360 held-out images. It has 16 filters of 5 x 5
+pixels and 32 of 3 x 3, each with batch normalization and ReLU, then a max-pool and a layer of scores. It learns with
+Adam on batches of {BATCH_SIZE}. The learning rate falls from 0.003 to 0. The picture shows every held-out image with a
+wrong prediction, the loss and the accuracy, and the first filters with their outputs for an image."""
 
 
 def add(commands: Any) -> None:

@@ -30,24 +30,24 @@ MAX_HELD_OUT = 20_000  # characters at most
 MIN_CHARACTERS = 20 * (BLOCK + 1)  # characters; a twentieth is held out: a window and the character after it
 
 TEXT = f"""\
-Train a small GPT to write like a text, character by character. The text is FILE, or without one the documentation of
-Python's language. Then the GPT writes. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each of
-the {BLOCK} characters that it sees. It learns by AdamW on batches of {BATCH} windows of the text, drawn at random. An
-epoch is {STEPS} batches. The learning rate falls from 0.001 to 0. Ctrl-C ends the training early, and the GPT still
-writes. With --live, a page shows the training and what the GPT writes meanwhile. The picture shows held-out text, the
-loss and the accuracy. Less expected characters have a darker ground."""
+Train a small GPT to write like a text, character by character. The text is FILE or, by default, the documentation of
+the Python language. Then the GPT writes. It has 4 blocks of causal attention with 4 heads, and {SIZE} numbers for each
+of the {BLOCK} characters that it sees. It learns with AdamW on batches of {BATCH} windows of the text, drawn at random.
+An epoch is {STEPS} batches. The learning rate falls from 0.001 to 0. Ctrl-C ends training early, and the GPT still
+writes. With --live, a page shows training, and what the GPT writes as it learns. The picture shows held-out text, the
+loss and the accuracy. The less expected a character is, the darker its background."""
 
 
 def add(commands: Any) -> None:
     """Add the command."""
-    summary, epoch_help = "learn to write like a text, and write", f"epochs of {STEPS} steps"
+    summary, epoch_help = "learn to write like a text, and then write", f"epochs of {STEPS} steps"
     add_argument = add_training(commands, gpt, 20, summary, TEXT, epoch_help)
     add_argument(
         "file",
         nargs="?",
         type=_read_text,
         metavar="FILE",
-        help=f"a text in UTF-8, of {MIN_CHARACTERS:,} characters or more",
+        help=f"a UTF-8 text of {MIN_CHARACTERS:,} characters or more",
     )
     add_argument(
         "--sample",
@@ -56,7 +56,7 @@ def add(commands: Any) -> None:
         metavar="N",
         help="characters to write (default: %(default)s)",
     )
-    add_argument("--live", action="store_true", help="show the training, and texts while it learns, on a page")
+    add_argument("--live", action="store_true", help="show training, and texts written meanwhile, on a page")
 
 
 def _read_text(name: str) -> str:
@@ -66,7 +66,7 @@ def _read_text(name: str) -> str:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot read {name!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{name!r} is not a text in UTF-8: byte {error.start:,} is wrong") from None
+        raise argparse.ArgumentTypeError(f"{name!r} is not a UTF-8 text: byte {error.start:,} is wrong") from None
     if len(text) < MIN_CHARACTERS:
         raise argparse.ArgumentTypeError(f"expected {MIN_CHARACTERS:,} characters or more, {name!r} has {len(text):,}")
     return text

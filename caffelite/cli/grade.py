@@ -25,10 +25,10 @@ from caffelite.exercises.answers import PROBLEM
 from caffelite.exercises.sandbox import ENDING_SIGNALS, Sandbox, remove_folder
 
 TEXT = """\
-Count the exercises that students have solved, and print a table in CSV: a row for each program (.py) and each notebook
-(.ipynb) in a folder and its subfolders. Each file runs in a process of its own, so an answer that ends, hangs or writes
-without end does not end or hang the run. An answer that is meant to do harm can still delete your files and end your
-programs: use an account or a container where it can do no harm."""
+Count the exercises that students have solved, and print a table in CSV: a row for each program (.py) and each
+notebook (.ipynb) in a folder and its subfolders. Each file runs in a process of its own, so an answer that exits,
+hangs or writes forever cannot stop the run. An answer that is meant to do harm can still delete your files and end
+your programs: use an account or a container where it can do no harm."""
 SUFFIXES = (".py", ".ipynb")
 THREAD_VARIABLES = ("CAFFELITE_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 POLL_INTERVAL = 0.02  # seconds between two looks at the time
@@ -63,7 +63,7 @@ def print_row(*cells: Any) -> None:
 
 
 def grade_file(path: Path, seconds: int) -> tuple[list[str], list[str]]:
-    """Return the exercises that a file solves, and its problems in words.
+    """Return the exercises that a file solves, and a description of its problems.
 
     If an answer ends or hangs its process, the exercises after it are judged in another one.
     """
@@ -84,7 +84,7 @@ def grade_file(path: Path, seconds: int) -> tuple[list[str], list[str]]:
 
 
 def run_answers(path: Path, names: list[str], seconds: int) -> tuple[dict[str, str], str]:
-    """Run `caffelite.exercises.answers` for a file. Returns its results, and why there are no more.
+    """Run `caffelite.exercises.answers` for a file. Return its results, and why there are no more.
 
     The results come through a socket, and each begins with a token that only that program knows. So no file that an
     answer writes or removes, and nothing that it writes to the socket, is taken for a result.
@@ -141,7 +141,7 @@ def read_results(
 
 @contextmanager
 def defer_signals() -> Iterator[list[int]]:
-    """Inside, signals that end a program are put into a list. The first of them takes effect at the end."""
+    """Inside, signals that end a program are collected in a list. The first of them takes effect at the end."""
     signals: list[int] = []
     numbers = [number for number in ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
     handlers = {number: signal.signal(number, lambda number, frame: signals.append(number)) for number in numbers}

@@ -9,7 +9,7 @@ from caffelite.cli import argtypes
 
 
 def add_command(commands: Any, run: Callable[..., int], summary: str, description: str) -> Callable[..., Any]:
-    """Add a command that has its function's name. Returns the method that adds an argument to it."""
+    """Add a command with its function's name. Return the method that adds an argument to it."""
     command = commands.add_parser(run.__name__, help=summary, description=description)
     command.set_defaults(run=run)
     return command.add_argument
@@ -23,7 +23,7 @@ def add_training(
     description: str,
     epoch_help: str = "passes over the data",
 ) -> Callable[..., Any]:
-    """Add a command that trains on built-in data for so many epochs, and draws a picture."""
+    """Add a command that trains on built-in data for a number of epochs, and draws a picture."""
     add_argument = add_command(commands, run, summary, description)
     add_argument(
         "--epochs", type=argtypes.positive, default=epochs, metavar="N", help=f"{epoch_help} (default: %(default)s)"
@@ -34,7 +34,7 @@ def add_training(
         type=argtypes.picture,
         default=f"{run.__name__}.png",
         metavar="PICTURE",
-        help=f"picture to write, a file in {' or '.join(argtypes.FORMATS)} (default: %(default)s)",
+        help=f"picture file to write, {' or '.join(argtypes.FORMATS)} (default: %(default)s)",
     )
     return add_argument
 

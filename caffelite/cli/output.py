@@ -40,7 +40,7 @@ def is_stdout_error(error: OSError) -> bool:
 
 
 def draw(picture: Callable[[], Any], output: Path, stream: Any = None) -> int:
-    """Make a figure and write it; returns the exit status. Without matplotlib, say that there is no picture.
+    """Make a figure and write it; return the exit status. Without matplotlib, say that there is no picture.
 
     The messages go to `stream`, by default the standard output.
     """
@@ -68,7 +68,7 @@ def as_csv(lines: Iterable[Iterable[Any]]) -> str:
 
 
 def write_file(output: Path, write: Callable[[], Any]) -> int:
-    """Write a file; returns the exit status. If it fails, say why, for the computation may have taken long."""
+    """Write a file; return the exit status. If it fails, say why, because the computation may have taken long."""
     try:
         write()
     except ImportError:

@@ -16,27 +16,27 @@ from caffelite.cli.options import add_command
 from caffelite.cli.output import UsageError, raise_usage_errors
 
 LIVE_TEXT = """\
-A page with the trainings that cl.live(folder="FOLDER") has kept: the curves of several runs side by side, and each run
-as its page was at the end. It is for this machine's user only. Ctrl-C ends it."""
+Serve a page with the training runs that cl.live(folder="FOLDER") has saved: the curves of several runs side by side,
+and each run's page as it was at the end. Only this machine's user can open it. Ctrl-C ends it."""
 
 PLAYGROUND_TEXT = """\
-A page with small nets that learn to tell points of the plane apart. Choose points, layers, activation and optimizer,
-and watch each unit while it learns. The page shows the program that does the same. It is for this machine's user only.
-Ctrl-C ends it."""
+Serve a page with small nets that learn to tell points of the plane apart. Choose points, layers, activation and
+optimizer, and watch each unit while it learns. The page also shows a program that does the same. Only this machine's
+user can open it. Ctrl-C ends it."""
 
 
 def add(commands: Any) -> None:
     """Add both commands."""
-    add_argument = add_command(commands, live, "show the trainings that a folder keeps, on a page", LIVE_TEXT)
-    add_argument("folder", metavar="FOLDER", help="the folder of cl.live(folder=…)")
+    add_argument = add_command(commands, live, "show the training runs saved in a folder, on a page", LIVE_TEXT)
+    add_argument("folder", metavar="FOLDER", help="the folder given to cl.live(folder=…)")
     _add_address(add_argument)
-    _add_address(add_command(commands, playground, "see small nets learn, on a page", PLAYGROUND_TEXT))
+    _add_address(add_command(commands, playground, "watch small nets learn, on a page", PLAYGROUND_TEXT))
 
 
 def _add_address(add_argument: Callable[..., Any]) -> None:
     """Add the arguments that say where the page is, and whether a browser opens it."""
-    add_argument("--port", type=argtypes.natural, default=0, metavar="N", help="of the page (default: a free port)")
-    add_argument("--no-browser", action="store_true", help="print the address, and open no browser")
+    add_argument("--port", type=argtypes.natural, default=0, metavar="N", help="port of the page (default: a free one)")
+    add_argument("--no-browser", action="store_true", help="print the address, but open no browser")
 
 
 def live(arguments: argparse.Namespace) -> int:
@@ -63,7 +63,7 @@ def _require_web() -> Iterator[None]:
 
 
 def _serve(make: Callable[[int], Any], subject: str, arguments: argparse.Namespace) -> int:
-    """Serve the page that `make` returns for a port, until Ctrl-C. Returns the exit status."""
+    """Serve the page that `make` returns for a port, until Ctrl-C. Return the exit status."""
     if arguments.port > 65535:
         raise UsageError(f"a port is at most 65535, got {arguments.port}")
     with raise_usage_errors():

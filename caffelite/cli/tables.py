@@ -17,36 +17,36 @@ from caffelite.tables import commands as tables
 from caffelite.tables.recipe import Recipe
 
 TRAIN_TEXT = """\
-Learn to predict a column of a table, DATA.csv, from the others. The command trains a few small nets like
-TableClassifier, and averages them. For comparison it trains a linear model, and boosted trees if scikit-learn is
-installed. It prints how it read each column, how good all models are on held-out rows, and which columns matter. It
-writes a picture, and the nets for the commands predict, explain and export.
-Columns may be numbers, words and dates, with gaps. A number may be $1,234.50 or 12 %. A date is 2020-01-31, 2020/1/31,
-31.1.2020, or 31/1/2020 if a day above 12 tells which number is the day. A time may follow.
-Columns with only one value, words that come once each, and rows without the target are left out. Ctrl-C ends the
-training, and keeps the nets that have begun."""
+Learn to predict a column of a table, DATA.csv, from the others. The command trains a few small nets, as TableClassifier
+does, and averages them. For comparison, it trains a linear model and, if scikit-learn is installed, boosted trees. It
+prints how it read each column, how good all the models are on held-out rows, and which columns matter. It writes a
+picture, and saves the nets for the commands predict, explain and export.
+Columns may hold numbers, words or dates, with gaps. A number may look like $1,234.50 or 12 %. A date looks like
+2020-01-31, 2020/1/31, 31.1.2020, or 31/1/2020 if a day above 12 shows which number is the day. A time may follow.
+Columns with only one value, columns of words that each occur only once, and rows without the target are left out.
+Ctrl-C ends training, and keeps the nets that have begun."""
 
 PREDICT_TEXT = """\
-Predict for each row of a table, DATA.csv, with a model from caffelite train. The command finds the columns by their
-names, and ignores others. It writes comma-separated values, in the order of the rows: the columns of --keep, and then
-the class and the probability of each class, or the value. After caffelite train --interval, it also writes which
-classes are in the set of a row, or the low and high end of its interval."""
+Predict for each row of a table, DATA.csv, with a model from caffelite train. The command finds columns by name, and
+ignores others. It writes comma-separated values, in the order of the rows: the columns of --keep, and then the class
+and the probability of each class, or the value. After caffelite train --interval, it also writes which classes are in
+the set of a row, or the low and high ends of its interval."""
 
 EXPLAIN_TEXT = """\
 Explain the prediction for each row of a table, DATA.csv, by a model from caffelite train --explain. The command writes
 comma-separated values, in the order of the rows: how much each column contributes to the value or to a probability;
-the base, which is the mean for 100 rows of the training; and the output, which is the sum of all these. The probability
-is that of the second of two classes, or of several that of the predicted one. The command can draw a picture: of all
-rows, of one row, or of one column."""
+the base, which is the mean over 100 training rows; and the output, which is the sum of all these. If there are two
+classes, the probability is that of the second one; if there are more, it is that of the predicted class. The command
+can draw a picture: of all rows, of one row, or of one column."""
 
 EXPORT_TEXT = """\
-Write a model for other programs, as ONNX, as a file of C99, or both. A model of a table has two inputs: the numbers of
-a row, and a code for each category. The command lists both."""
+Write a model for other programs, as ONNX, as a C99 file, or both. A model of a table has two inputs: the numbers of a
+row, and a code for each column of categories. The command lists both."""
 
-DATA_HELP = "a table of comma-separated values in UTF-8, plain or gzip, with the names of its columns in the first line"
-DELIMITER_HELP = "character between cells (default: the one of comma, semicolon, tab and bar that makes most columns)"
-INTERVAL_HELP = "share of new rows, such as 0.9, to hold in intervals or sets of classes, which predict then writes"
-TIME_HELP = "seconds of one thread that the nets may take: fewer nets and epochs if necessary (default: no limit)"
+DATA_HELP = "a table of comma-separated values in UTF-8, plain or gzip, with the names of the columns in the first line"
+DELIMITER_HELP = "character between cells (default: comma, semicolon, tab or bar, whichever gives the most columns)"
+INTERVAL_HELP = "share of new rows, such as 0.9, that the intervals or sets written by predict should cover"
+TIME_HELP = "seconds of one thread that the nets may take, with fewer nets and epochs if necessary (default: no limit)"
 
 TRAIN_OPTIONS: list[tuple[str, Callable[[str], Any], str, Any, str]] = [
     ("--hidden", argtypes.sizes, "SIZES", "64,64", "sizes of the hidden layers (default: %(default)s)"),
@@ -54,8 +54,8 @@ TRAIN_OPTIONS: list[tuple[str, Callable[[str], Any], str, Any, str]] = [
     ("--picture", argtypes.picture, "PICTURE", None, "file to draw into (default: the model's name with .png)"),
     ("--test", argtypes.share, "SHARE", 0.2, "share of the rows to hold out (default: %(default)s)"),
     ("--nets", argtypes.positive, "N", None, "number of nets (default: 8, or 4 above 10,000 rows)"),
-    ("--epochs", argtypes.positive, "N", None, "epochs of each net (default: by the number of rows)"),
-    ("--batch-size", argtypes.positive, "N", None, "rows a step (default: by their number, 64 … 1,024)"),
+    ("--epochs", argtypes.positive, "N", None, "epochs of each net (default: depends on the number of rows)"),
+    ("--batch-size", argtypes.positive, "N", None, "rows per step (default: 64 … 1,024, depending on the rows)"),
     ("--lr", argtypes.rate, "RATE", 0.005, "highest learning rate (default: %(default)s)"),
     ("--time", argtypes.seconds, "SECONDS", None, TIME_HELP),
     ("--seed", argtypes.natural, "N", 0, SEED_HELP),
@@ -78,11 +78,11 @@ def _add_train(commands: Any) -> None:
     add_argument("--target", required=True, metavar="COLUMN", help="the column to predict")
     help_text = "default: classification of words and up to 20 integers, otherwise regression"
     add_argument("--task", choices=("classification", "regression"), help=help_text)
-    help_text = "columns to leave out, such as a,b; a name with a comma in it is also found; can be repeated"
+    help_text = "columns to leave out, such as a,b; names with commas in them work too; can be repeated"
     add_argument("--drop", action="append", default=[], metavar="COLUMN[,COLUMN]", help=help_text)
-    help_text = "columns of numbers that are names, such as postal codes; as for --drop"
+    help_text = "columns of numbers that are really categories, such as postal codes; written as for --drop"
     add_argument("--category", action="append", default=[], metavar="COLUMN[,COLUMN]", help=help_text)
-    help_text = "keep 100 rows of the training in the model, for caffelite explain, and draw what matters"
+    help_text = "keep 100 training rows in the model, for caffelite explain, and draw what matters"
     add_argument("--explain", action="store_true", help=help_text)
     for name, to_value, metavar, default, help_text in TRAIN_OPTIONS:
         add_argument(name, type=to_value, metavar=metavar, default=default, help=help_text)
@@ -102,15 +102,13 @@ def _add_explain(commands: Any) -> None:
     _add_table(add_argument)
     add_argument("--picture", type=argtypes.picture, metavar="PICTURE", help="file to draw into")
     add_argument("--row", type=argtypes.natural, metavar="N", help="draw this row, counted from 0")
-    add_argument("--column", metavar="COLUMN", help="draw the contributions of this column over its values")
+    add_argument("--column", metavar="COLUMN", help="draw the contributions of this column against its values")
 
 
 def _add_table(add_argument: Callable[..., Any]) -> None:
     """Add the arguments of a command that reads a table and writes values for its rows."""
     add_argument("data", metavar="DATA.csv", help=DATA_HELP)
-    add_argument(
-        "--output", type=argtypes.file, metavar="FILE.csv", help="file to write (default: the standard output)"
-    )
+    add_argument("--output", type=argtypes.file, metavar="FILE.csv", help="file to write (default: standard output)")
     add_argument("--delimiter", type=argtypes.delimiter, metavar="CHARACTER", help=DELIMITER_HELP)
 
 
@@ -118,7 +116,7 @@ def _add_export(commands: Any) -> None:
     add_argument = add_command(commands, export, "write a model for other programs", EXPORT_TEXT)
     add_argument("model", metavar="MODEL", help="a file from caffelite train or model.save")
     add_argument("--onnx", type=argtypes.file, metavar="FILE.onnx", help="write ONNX")
-    add_argument("--c", type=argtypes.file, metavar="FILE.c", help="write a file of C99")
+    add_argument("--c", type=argtypes.file, metavar="FILE.c", help="write a C99 file")
     add_argument(
         "--input-shape", type=argtypes.sizes, metavar="SIZES", help="shape of a row, such as 1,28,28, if it can vary"
     )

@@ -1,4 +1,4 @@
-"""The framework: a graph, optimizers, batches, a training."""
+"""The framework: a graph, optimizers, batches, a training loop."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def curves(answer: Any) -> None:
         "C overfits": "A net that overfits has a tiny training loss; this one is bad even on its training images.",
         "C rate too low": "With too low a rate, the loss would still be falling at the end, faster than before.",
         "D": "It falls, jumps up, and stays at 2.32, as bad as guessing: its steps are too large.",
-        "D overfits": "When a net overfits, its training loss falls on. Here the training loss jumps up, too.",
+        "D overfits": "When a net overfits, its training loss keeps falling. Here the training loss jumps up, too.",
         "E": "It falls all the time, and faster towards the end. It has only not got far: its steps are too small.",
         "E underfits": "It's still falling, and faster towards the end. A net that is too small slows down instead.",
     }
@@ -304,7 +304,7 @@ def find_rate(answer: Any) -> None:
 
 
 def check_rate(answer: Any, best: float) -> None:
-    """Raise Wrong unless the answer finds nearly this rate, in 12 trainings."""
+    """Raise Wrong unless the answer finds nearly this rate, in 12 training runs."""
     rates: list[float] = []
 
     def loss_at(lr: float) -> float:
@@ -317,7 +317,7 @@ def check_rate(answer: Any, best: float) -> None:
 
     rate = call_answer("find_rate(train)", answer, train)
     if len(rates) > 12:
-        raise Wrong(f"It made {len(rates)} trainings; 12 are allowed.")
+        raise Wrong(f"It made {len(rates)} training runs; 12 are allowed.")
     if not isinstance(rate, (int, float, np.number)):
         raise Wrong(f"find_rate has to return a learning rate, and returned {describe(rate)}.")
     loss = loss_at(float(rate))
@@ -333,7 +333,7 @@ def check_rate(answer: Any, best: float) -> None:
     elif len(rates) > 2 and np.allclose(np.diff(rates, 2), 0, atol=1e-9):
         advice = "It tries rates at equal distances, so nearly all are large. Try powers of ten: np.logspace."
     elif loss < 1.6:
-        advice = "That's near. Use the trainings that are left for rates around the best one."
+        advice = "That's near. Use the training runs that are left for rates around the best one."
     raise Wrong(f"The best rate is {best:.3g}. It found {rate:.3g}, with {loss:.2f} times the loss. {advice}")
 
 

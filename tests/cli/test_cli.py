@@ -365,8 +365,8 @@ def test_no_command_prints_the_help_and_raises():
             ["train"],
             ["a column of a table", "default: 64,64", "default: model.safetensors", "default: 0.2", "default: 0.005"],
         ),
-        (["predict"], ["for each row of a table", "default: the standard output"]),
-        (["export"], ["as ONNX, as a file of C99, or both", "--input-shape SIZES"]),
+        (["predict"], ["for each row of a table", "default: standard output"]),
+        (["export"], ["as ONNX, as a C99 file, or both", "--input-shape SIZES"]),
         (["spiral"], ["three intertwined spirals", "--epochs", "default: 400", "default: 0", "default: spiral.png"]),
         (["digits"], ["handwritten digits", "--epochs", "default: 20", "default: 0", "default: digits.png"]),
         (
