@@ -1,7 +1,7 @@
 """Files that are written completely or not at all: a new file beside the old one, which it then replaces.
 
-On Windows there are no owners, modes and locks as on Linux and macOS. But there, nobody can remove or replace a file
-that a program has open. So an open file needs no lock, and a file that another program reads cannot be replaced.
+Windows has no owners, modes and locks like those of Linux and macOS. But there, nobody can remove or replace a file
+that a program has open. So an open file needs no lock, and one that another program reads cannot be replaced.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def replace_file(path: str | os.PathLike, parts: Iterable[Any]) -> None:
     The content goes to a new file in the same folder, with a random name that ends in `.part`. Once it is on the disk,
     the new file is renamed. So there is always a complete file, either the older or the new one. The new file gets the
     mode of the older file and, if the system allows it, its owner. If the path is a link, the link stays, and its
-    target is replaced. New files that killed programs left in the folder are removed.
+    target is replaced. New files left in the folder by killed programs are removed.
 
-    Raise OSError with the path if the file cannot be written, and in all cases of `check_writable`. Then the old file
-    does not change.
+    Raise OSError with the path if the file cannot be written, and in all cases of `check_writable`. The old file then
+    stays unchanged.
     """
     target = os.path.realpath(path)
     temporary = ""
@@ -109,7 +109,7 @@ class NotAFileError(OSError):
 
 
 def open_file(path: Any, flags: int) -> int:
-    """Return an opener for `open` that refuses FIFOs and devices, because opening one may wait for ever or have
+    """Return an opener for `open` that refuses FIFOs and devices, because opening one may block forever or have
     effects.
 
     Raise NotAFileError for one, before opening it.
@@ -128,7 +128,7 @@ def open_file(path: Any, flags: int) -> int:
 
 
 def open_no_link(path: Any, flags: int) -> int:
-    """Return an opener as `open_file`, which also refuses links."""
+    """Return an opener like that of `open_file`, which also refuses links."""
     if not WINDOWS:
         return open_file(path, flags | os.O_NOFOLLOW)
     if os.path.islink(path):

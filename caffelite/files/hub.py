@@ -50,7 +50,7 @@ def push(model: Any, repo_id: str, commit_message: str, private: bool | None, to
 
 
 def local_path(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """Return the path of a file. A file of the Hub, hf://owner/name@revision/file, is downloaded into its cache."""
+    """Return the path of a file. A file on the Hub, hf://owner/name@revision/file, is downloaded into its cache."""
     if not (isinstance(path, str) and path.startswith("hf://")):
         return path
     if (parts := re.fullmatch(r"hf://([^/@]+/[^/@]+)(?:@([^/]+))?(?:/(.+))?", path)) is None:

@@ -1,4 +1,4 @@
-"""Files in the safetensors format: arrays by name, and texts beside them.
+"""Files in the safetensors format: arrays by name, along with texts.
 
 A file is written completely or not at all (`atomic.py`). A file is checked before memory is allocated for it. This
 module checks the header. The `safetensors` package checks offsets, shapes, dtypes and sizes. (The package could also
@@ -38,7 +38,7 @@ class TensorSpec(NamedTuple):
 
 
 def max_header_bytes(size: int) -> int:
-    """Return the bytes that a header may have in a file of this size. Python reads it in up to 25 times as many."""
+    """Return the bytes that a header may have in a file of this size. Python needs up to 25 times as many for it."""
     return 2**20 + size // 16
 
 
@@ -102,8 +102,8 @@ class File:
     """An open safetensors file of any program: its `texts`, and the `specs` of its arrays, by name.
 
     An array of bfloat16 is read as float32, because NumPy has no bfloat16. Raise OSError if the path can't be read.
-    Raise ValueError with the reason if it is not a safetensors file. The arrays come from this file even if another
-    one replaces it at the path meanwhile.
+    Raise ValueError with the reason if it is not a safetensors file. The arrays come from this file even if another one
+    replaces it at the path in the meantime.
     """
 
     def __init__(self, path: str | os.PathLike) -> None:
@@ -193,7 +193,7 @@ class File:
     def check(self, expected: Mapping[str, TensorSpec], specs: Mapping[str, TensorSpec], lossless: bool) -> None:
         """Raise ValueError unless names, shapes and kinds of numbers are the expected ones.
 
-        If `lossless`, the expected dtypes must hold all values of the file's, as float32 holds all values of float16.
+        If `lossless`, the expected dtypes must hold all values of the file's dtypes, as float32 does for float16.
         """
         if missing := [name for name in expected if name not in specs]:
             raise self.error(f"has no {', '.join(missing[:10])}, which the model has")
@@ -233,7 +233,7 @@ class File:
 
 
 def _count_values(text: bytes) -> int:
-    """Return an upper limit of the number of values in a JSON text, without the names in objects."""
+    """Return an upper limit on the number of values in a JSON text, not counting the names in objects."""
     return 1 + text.count(b",") + text.count(b"[") + text.count(b"{")
 
 

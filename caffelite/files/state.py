@@ -23,7 +23,7 @@ Self = TypeVar("Self", bound="BaseModel")
 
 
 class BaseModel(Function, recordable=True):
-    """A model as files and trainings see it: a Function with one dtype and a state. `Container` has the rest."""
+    """A model as files and training see it: a Function with one dtype and a state. `Container` has the rest."""
 
     functions: list[Function]  # of a sequence, in order
     dtype: np.dtype
@@ -36,10 +36,10 @@ class BaseModel(Function, recordable=True):
 
     @abstractmethod
     def is_sequence(self) -> bool:
-        """Return whether it applies `functions` one after the other."""
+        """Return whether the model applies `functions` one after the other."""
 
     def min_inputs(self) -> int:
-        """Return the smallest number of inputs that the model takes; of a sequence, its first Function decides."""
+        """Return the smallest number of inputs that the model takes; in a sequence, the first Function decides."""
         function: Any = self
         while isinstance(function, BaseModel) and function.is_sequence():
             if not function.functions:
@@ -50,15 +50,15 @@ class BaseModel(Function, recordable=True):
 
     @abstractmethod
     def all_functions(self) -> tuple[Function, ...]:
-        """Return the Functions in it and in its Functions, each once. New ones become its own."""
+        """Return the Functions in the model and in its Functions, each once. The model registers new ones."""
 
     def structure(self) -> tuple[Any, ...]:
-        """Return how the Functions follow and contain each other, as `all_functions` has last found it."""
+        """Return how the Functions follow and contain each other, as `all_functions` last found it."""
         return self._model_state.structure
 
     @abstractmethod
     def shape_for(self, inputs: Sequence[np.ndarray], n: int | None = None) -> Any:
-        """Return `output_shape` for n rows like these; None if only a batch shows it, as for a `call` of the user's."""
+        """Return `output_shape` for n rows like these; None if only a batch shows it, as for a user's `call`."""
 
     @abstractmethod
     def index_limits(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray | None]:
@@ -71,8 +71,8 @@ class BaseModel(Function, recordable=True):
     def load_state_dict(self, state: dict[str, Any], strict: bool = True) -> IncompatibleKeys:
         """Set parameters and buffers to the values of a `state_dict`.
 
-        If not `strict`, names may differ: arrays without a value stay, and other values are not used. The result has
-        both lists, `missing_keys` and `unexpected_keys`. Raise ValueError if there is no common name.
+        If not `strict`, names may differ: arrays without a value stay as they are, and other values are not used. The
+        result lists both, `missing_keys` and `unexpected_keys`. Raise ValueError if there is no common name.
 
         Parameters are converted to the model's dtype, buffers to their own. Raise ValueError if names or shapes are
         not this model's, or if a buffer of integers can't hold a value. Raise TypeError for anything but numbers.
@@ -83,11 +83,11 @@ class BaseModel(Function, recordable=True):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write parameters, buffers, the model's structure, its frozen parts and vocabularies to a safetensors file.
 
-        The new file replaces an older one when it is complete. `caffelite.load` makes the model again. Give it the
-        classes that are not caffelite's. Their `arguments()` return how to make them. If a Function can't return that,
-        `save` warns with the reason, and saves the values for `Model.load`.
+        The new file replaces an older one when it is complete. `caffelite.load` makes the model again; give it any
+        classes that are not caffelite's. `arguments()` returns how to make an object of such a class. If a Function
+        can't return that, `save` warns with the reason, and saves only the values, for `Model.load`.
 
-        Raise OSError naming the path if the file can't be written, and leaves an older one as it was.
+        Raise OSError naming the path if the file can't be written, and leave an older one as it was.
         """
         texts = make_texts(self)
         write_arrays(path, state_arrays(self), texts)
@@ -96,12 +96,12 @@ class BaseModel(Function, recordable=True):
             warn(message, UserWarning)
 
     def load(self: Self, path: str | os.PathLike[str]) -> Self:
-        """Read parameters and buffers from a file that a model of the same structure has saved. Return the model.
+        """Read parameters and buffers from a file saved by a model of the same structure. Return the model.
 
         Any safetensors file works if its arrays have the same names and shapes. But PyTorch's weights are transposed,
         so a file whose metadata names PyTorch raises ValueError. Floats are converted to the model's dtype.
 
-        The path may be an address of the Hugging Face Hub, as in `caffelite.load`.
+        The path may be an address on the Hugging Face Hub, as in `caffelite.load`.
 
         Raise OSError if the path can't be read, and ValueError if the file is not valid or has other names, shapes or
         kinds of numbers. After a ValueError, nothing has changed.
@@ -118,13 +118,13 @@ class BaseModel(Function, recordable=True):
         private: bool | None = None,
         token: str | bool | None = None,
     ) -> str:
-        """Save the model in a repository of the Hugging Face Hub, such as "owner/name". Return the address of its page.
+        """Save the model in a repository on the Hugging Face Hub, such as "owner/name". Return the address of its page.
 
-        If there is no such repository, it is made, and `private` says who can see it. It gets the file
-        model.safetensors, and a README.md if it has none. `caffelite.load("hf://owner/name")` makes the model again.
+        If there is no such repository, it is created, and `private` says who can see it. It gets the file
+        model.safetensors, and a README.md if it has none. `caffelite.load("hf://owner/name")` loads the model.
 
-        Needs huggingface_hub: `pip install huggingface_hub`. Log in with `hf auth login`, or give a token. The Hub's
-        errors, such as a name that belongs to somebody else, are OSErrors.
+        Needs huggingface_hub: `pip install huggingface_hub`. Log in with `hf auth login`, or give a token. Errors of
+        the Hub, for example if the name belongs to somebody else, are OSErrors.
         """
         return hub.push(self, repo_id, commit_message, private, token)
 
@@ -210,7 +210,7 @@ def state_arrays(model: Function) -> dict[str, np.ndarray]:
 
 
 def state_specs(model: BaseModel) -> dict[str, TensorSpec]:
-    """Return shape and dtype in a file of parameters and buffers, by name; of a model of `meta_init()`, too."""
+    """Return shape and dtype in a file of parameters and buffers, by name; even for a model made in `meta_init()`."""
     parameters, buffers = named_state(model)
     exact = float64_buffers(model._descendants())
     return {

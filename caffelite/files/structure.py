@@ -1,13 +1,13 @@
 """The structure of a Function as data: the Functions in it, and the arguments that make them again.
 
-A structure is a list of entries. Each entry comes after the entries that it refers to. The last one is the whole:
+A structure is a list of entries. Each entry comes after those that it refers to. The last one is the entire Function:
 
     [{"name": "Linear", "arguments": {"in_features": 2, "out_features": 3, "bias": true, "initializer": null}},
      {"name": "ReLU", "arguments": {}},
      {"name": "Model", "arguments": {"functions": [{"#": 0}, {"#": 1}, {"#": 0}], "dtype": "float32"}}]
 
 {"#": 0} is the object that entry 0 made, so a shared Function stays shared. An entry has a `name` from a fixed list of
-caffelite's names, or a `custom` name, whose meaning the reader of the file gives. An entry without arguments is a
+caffelite's names, or a `custom` name, whose meaning the reader of the file defines. An entry without arguments is a
 function: an initializer. Nothing is imported by name.
 """
 
@@ -174,7 +174,7 @@ def _construct(kind: type, arguments: dict[str, Any], is_builtin: bool) -> Any:
 
 
 def _check_entries(entries: Any) -> None:
-    """Raise ValueError unless these are entries that refer to earlier ones, all needed, not too many or too deep."""
+    """Raise ValueError unless these entries refer to earlier ones, are all needed, and not too many or too deep."""
     if not isinstance(entries, list) or not entries:
         raise ValueError("a structure is a list of entries")
     sizes: list[int] = []  # the number of Functions in each entry; one in two places counts twice

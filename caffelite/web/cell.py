@@ -3,8 +3,8 @@
 A widget of anywidget carries them. It shows the page, as one file, in a frame: `static/cell.js` makes it.
 
 The kernel may hear a page only when the cell that trains has ended: JupyterLab with ipykernel 7 has a thread for
-messages, others have none. So a training never waits for an answer. A message that was not answered makes the next one
-wait, and then the page says that the kernel does not hear it.
+messages, others have none. So training never waits for an answer. After a message without an answer, the next one
+waits, and the page says that the kernel does not hear it.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class CellPage(Page):
         return self._cell
 
     def _repr_mimebundle_(self, **options: Any) -> Any:
-        """Show the page in a notebook. At the prompt of IPython, there is only its text."""
+        """Show the page in a notebook. At the IPython prompt, there is only its text."""
         return self.open_cell().widget._repr_mimebundle_(**options) if in_notebook() else None
 
 
 class Cell:
-    """The widget of a page. The notebook may show it at several places, each with a channel of its own."""
+    """The widget of a page. The notebook may show it in several places, each with a channel of its own."""
 
     def __init__(self, page: Page) -> None:
         self.page = page
@@ -52,7 +52,7 @@ class Cell:
         self._lock = threading.Lock()
 
     def open_channels(self) -> list[CellChannel]:
-        """Return the channels of the places. Before the first is heard, it is one to all places."""
+        """Return the channels of the places. Before the first page is heard, there is one channel to all places."""
         with self._lock:
             if not self._channels:
                 self._channels[None] = CellChannel(self, None)
@@ -106,7 +106,7 @@ class CellChannel(Channel):
             self._send_waiting(self._is_unheard)
 
     def hear(self) -> None:
-        """Note that the page has answered, and send what waits."""
+        """Note that the page has answered, and send the waiting messages."""
         with self._lock:
             self._heard_at, self._context = time.monotonic(), contextvars.copy_context()
             self._sent_at, self._listener = None, threading.get_ident()
@@ -124,8 +124,8 @@ class CellChannel(Channel):
 def choose_thread(widget: Any) -> None:
     """Let the notebook choose the thread that hears a widget.
 
-    Otherwise, ipykernel sends an answer to the thread in whose context the last message was sent. That may be the one
-    that trains, or one that has ended.
+    Otherwise, ipykernel sends an answer to the thread in whose context the last message was sent. That may be the
+    thread that trains, or one that has ended.
     """
     getattr(widget.comm, "__dict__", {}).pop("_reply_subshell_id", None)
 

@@ -1,7 +1,7 @@
 """A server's connections: few, and each for a short time, except for the sockets of pages.
 
-Any program of this machine can open connections to a server. The limits leave file descriptors for the training, which
-has the same process, and let a page in while others hold connections that say nothing, or half a request.
+Any program on this machine can open connections to a server. The limits leave file descriptors for training, which runs
+in the same process, and let a page in while others hold connections that send nothing, or half a request.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MAX_QUEUE = 100  # connections that wait to be accepted; in a longer queue, a pa
 
 
 class Connection(H11Protocol):
-    """A connection, which is closed after MAX_SECONDS if it does not become the socket of a page by `keep`.
+    """A connection, which is closed after MAX_SECONDS unless `keep` makes it the socket of a page.
 
     `timers` has the server's connections that are not kept, the oldest first. If there are too many, the oldest that
     has sent no request is closed.
@@ -55,7 +55,7 @@ class Connection(H11Protocol):
 
 
 class QuietServer(uvicorn.Server):
-    """A server that prints no errors of its connections: an attacker cannot write on the user's terminal.
+    """A server that prints no errors of its connections, so an attacker cannot write on the user's terminal.
 
     When it stops, it also closes the connections of pages that do not answer. These pages then notice it.
     """

@@ -23,7 +23,7 @@ POLL_INTERVAL = 0.25  # seconds after which a training that is paused looks for 
 
 
 class Controls:
-    """The requests of pages. The server's thread queues them, and the training's thread does them between two steps.
+    """The requests of pages. The server's thread queues them, and the training's thread handles them between two steps.
 
     Several ranks do the same after the same steps. Only rank 0 has pages, and it sends their requests to the others.
     """
@@ -53,7 +53,7 @@ class Controls:
         self.steps = max(0, self.steps - count)
 
     def handle_requests(self) -> bool:
-        """Do the requests of pages. Return whether there was anything. All ranks call it after the same steps."""
+        """Handle the requests of pages. Return whether there were any. All ranks call it after the same steps."""
         was_asked = False
         self.updates.wake_event.clear()
         while self.processes.broadcast(len(self._requests)):
@@ -114,7 +114,7 @@ class Controls:
         self.status.add_wait(time.monotonic() - begun)
 
     def wait(self) -> None:
-        """Wait while the training is paused: until pages want it to go on, or have all gone."""
+        """Wait while training is paused: until pages want it to continue, or have all gone."""
         history, epochs = self.training.history, self.training.epochs
         is_done = epochs is not None and history.epochs >= epochs
         begun = self._last_seen = time.monotonic()
@@ -128,7 +128,7 @@ class Controls:
                 self.updates.make(now, SECONDS_PAUSED)
 
     def _wait_for_page(self) -> bool:
-        """Wait for a page, but not for long. Without pages, or after Ctrl-C, ask that the training goes on."""
+        """Wait for a page, but not for long. Without pages, or after Ctrl-C, ask training to continue."""
         is_woken = self.updates.wake_event.wait(POLL_INTERVAL)
         if self.updates.pages:
             self._last_seen = time.monotonic()

@@ -1,4 +1,4 @@
-"""Curve: a quantity over a whole training, in a bounded number of points."""
+"""Curve: a quantity over an entire training run, in a bounded number of points."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ MAX_POINTS = 512  # points
 
 
 class Curve:
-    """A quantity over a training: the mean, minimum and maximum of the same number of values for each point.
+    """A quantity over a training run: the mean, minimum and maximum of the same number of values for each point.
 
     If there are more than MAX_POINTS, two neighbours become one. So any number of values takes the same memory.
     """
@@ -21,7 +21,7 @@ class Curve:
         self._new: list[tuple[Sequence[float], Sequence[float]]] = []  # not yet in the points: x and values
 
     def extend(self, x: Sequence[float], values: Sequence[float]) -> None:
-        """Append values, and where they are. x only grows."""
+        """Append values and their places. x only grows."""
         self._new.append((x, values))
         if len(self._new) >= MAX_POINTS:
             self._merge_new()

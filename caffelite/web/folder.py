@@ -1,4 +1,4 @@
-"""FolderPage: a page that shows the runs in a folder, without a training."""
+"""FolderPage: a page that shows the runs in a folder, without training."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from caffelite.web.server import Channel, Server
 class FolderPage:
     """Serves the page of the runs that `cl.live(folder=…)` has written to a folder, until `stop`.
 
-    The page asks for the list again now and then. So it shows also runs that another program trains meanwhile.
+    The page asks for the list again now and then, so it also shows runs that another program trains meanwhile.
 
     Raise OSError if the folder cannot be read or another program has the port, and ValueError if it has no runs.
     """
@@ -28,7 +28,7 @@ class FolderPage:
         self.server.start()
 
     def stop(self) -> None:
-        """End the server."""
+        """Stop the server."""
         self.server.stop()
 
     # ---- of the server, on its thread ---------------------------------------------------------------------------

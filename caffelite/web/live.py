@@ -1,8 +1,8 @@
-"""`live`: a callback that shows a training on a page while it runs, and lets one pause, go on and stop it.
+"""`live`: a callback that shows training on a page while it runs, and lets you pause, continue and stop it.
 
-The training's thread does all that reads or changes the training, in `between_steps`: about every 50 ms, when a whole
-number of steps is done. The server's thread only passes messages on. So a page sees a training as it is between two
-steps, and no bit of it depends on the page, unless somebody changes the rate or ends it.
+The training's thread does everything that reads or changes training, in `between_steps`: about every 50 ms, after a
+complete step. The server's thread only passes messages on. So a page sees training as it is between two steps, and no
+bit of it depends on the page, unless somebody changes the rate or ends it.
 
 With several ranks, rank 0 serves the page, and all ranks obey it.
 """
@@ -54,17 +54,17 @@ class Live(CellPage):
 
     @property
     def address(self) -> str | None:
-        """The address of the page, None before the first training."""
+        """The address of the page; None before the first training run."""
         return None if self.server is None else self.server.address
 
     def log(self, name: str, value: Any) -> None:
-        """Show a value of your own at the present step: call it in a callback, such as a function of each epoch.
+        """Show a value of your own at the current step: call this in a callback, such as one that runs each epoch.
 
         Numbers become a curve of this name. An array (height, width) or (channels, height, width) becomes a picture,
-        which replaces the last one of this name. It has 1 or 3 channels, and at most 256 pixels a side.
+        which replaces the last one of this name. It has 1 or 3 channels, and at most 256 pixels per side.
 
-        Raise RuntimeError if no training runs, and TypeError for another value. Raise ValueError for a name that the
-        page uses for a curve of its own, and for more than 32 names.
+        Raise RuntimeError if no training is running, and TypeError for any other value. Raise ValueError for a name
+        that the page uses for a curve of its own, and for more than 32 names.
         """
         if self._training is None:
             raise RuntimeError("live.log: no training runs; call it in a callback of fit")
@@ -111,7 +111,7 @@ class Live(CellPage):
             self._was_opened = webbrowser.open(address)
 
     def due(self, epochs: int) -> float:
-        """Return the epoch after which Python must come here: the end of the one that a page wants."""
+        """Return the epoch after which Python must call this: the end of the one that a page wants."""
         wanted = 0 if self._training is None else self._controls.until_epoch
         return wanted if wanted > epochs else math.inf
 
@@ -125,7 +125,7 @@ class Live(CellPage):
             self._controls.steps_done(count)
 
     def __call__(self, epoch: int, history: Any) -> bool:
-        """In `caffelite.minimize` there are no steps, so this is all that is called."""
+        """In `caffelite.minimize`, there are no steps, so only this is called."""
         if self._training is None:
             return False
         if self._training.optimizer is not None:
@@ -148,7 +148,7 @@ class Live(CellPage):
         return controls.should_stop
 
     def end(self) -> None:
-        """Show how it ended, and end the server."""
+        """Show how training ended, and stop the server."""
         if self._training is None:
             return
         error = sys.exc_info()[1]
@@ -176,7 +176,7 @@ class Live(CellPage):
         return "finished", "" if epochs is None or done >= epochs else f"after {done} of {epochs} epochs"
 
     def _flush_pages(self) -> None:
-        """Wait until the pages have got the last messages. A page that the browser opens may still be on its way."""
+        """Wait until the pages have the last messages. The browser may still be opening a page."""
         end = time.monotonic() + FLUSH_TIMEOUT
         while self._was_opened and not self._updates.had_page and time.monotonic() < end:
             time.sleep(0.02)
@@ -207,7 +207,7 @@ class Live(CellPage):
 
 
 def _has_screen() -> bool:
-    """Return whether a browser would open a window, and not take over the terminal."""
+    """Return whether a browser would open a window instead of taking over the terminal."""
     return sys.platform in ("win32", "darwin") or bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
 
 
@@ -218,25 +218,25 @@ def live(
     name: str | None = None,
     note: str | None = None,
 ) -> Live:
-    """Return a callback that shows the training on a page: `model.fit(…, callbacks=[cl.live()])`.
+    """Return a callback that shows training on a page: `model.fit(…, callbacks=[cl.live()])`.
 
     It prints the address of the page, which only this machine can reach, and opens it in a browser if there is a
     screen. In a notebook with the package anywidget, it shows the page in the cell instead. The page shows losses and
-    metrics, sizes and histograms of weights and gradients, and dead and saturated units. Its pictures suit the data.
-    If x has two columns, they are the decision regions. If x are images, they are filters and mistakes. If the model
-    writes text, the page shows the text. It can pause the training, make one step or one epoch, end it, change the
+    metrics, sizes and histograms of weights and gradients, and dead and saturated units. Its pictures depend on the
+    data: decision regions if x has two columns, and filters and mistakes if x are images. If the model writes text, the
+    page shows the text. The page can pause training, take one step or one epoch, end training, change the learning
     rate, and save the model.
 
     Parameters
     ----------
     port : int
-        The port of the address; 0 is one that is free.
+        The port of the address; 0 picks a free one.
     open_browser : bool
         Whether to open the page.
     folder : path, optional
-        Keep each run in a file of this folder, which is made if it does not exist. The page shows all runs of the
+        Keep each run in a file in this folder, which is created if it does not exist. The page shows all runs in the
         folder side by side. Without it, the page shows the runs of this callback. If the file cannot be written later,
-        for example on a full disk, caffelite gives a RuntimeWarning, and the training goes on.
+        for example because the disk is full, caffelite gives a RuntimeWarning and training continues.
 
     name : str, optional
         The name of the run on the page, such as "lr 0.003". Without it, the name is the time at which it began.
@@ -246,12 +246,12 @@ def live(
 
     `live.log(name, value)` adds numbers and pictures of your own.
 
-    The training computes the same bits as without it, unless a page changes the rate or ends the training. It takes
-    less than 2 % of the time. The server ends with the training; a page that is open stays as it is.
+    Training computes the same bits as without the page, unless somebody uses the page to change the rate or end
+    training. The page takes less than 2 % of the time. The server ends with training; an open page stays as it is.
 
-    Needs `pip install starlette uvicorn websockets`. Raise ValueError for a port outside 0 … 65535, and for a
-    name that is not a text of 1 to 80 characters, or a note that is not one of 1 to 500. When the training begins, it
-    raises OSError if the port is taken, or if the folder cannot be written.
+    Needs `pip install starlette uvicorn websockets`. Raise ValueError for a port outside 0 … 65535, for a name that is
+    not a string of 1 to 80 characters, and for a note that is not one of 1 to 500. When training begins, raise OSError
+    if the port is taken or the folder cannot be written.
     """
     if type(port) is not int or not 0 <= port <= 65535:
         raise ValueError(f"live: port is an integer of 0 … 65535, got {port!r}")

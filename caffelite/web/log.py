@@ -53,7 +53,7 @@ def _check_name(name: Any, reserved_names: Container[str]) -> None:
 
 
 def _as_number(value: Any) -> float | None:
-    """Return a number, also one of NumPy, or None for anything else."""
+    """Return a number, including NumPy's, or None for anything else."""
     if isinstance(value, Tensor):
         value = value.data
     if not isinstance(value, int | float | np.number | np.bool_ | np.ndarray) or np.ndim(value) > 0:

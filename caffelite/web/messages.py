@@ -48,7 +48,7 @@ def _to_json(x: Any, parts: list[bytes]) -> Any:
 
 
 def decode(content: bytes) -> Any:
-    """Return the message that `encode` made these bytes of. Raise ValueError if they are not a message."""
+    """Return the message that `encode` turned into these bytes. Raise ValueError if they are not a message."""
     length = int.from_bytes(content[:4], "little")
     start = 4 + length
     if len(content) < 4 or start > len(content):

@@ -23,7 +23,7 @@ MAX_RUNS = 50  # runs that the page lists, the newest
 
 
 class Runs:
-    """The runs in a folder, or without one the last runs in memory."""
+    """The runs in a folder or, without one, the last runs in memory."""
 
     def __init__(self, folder: str | os.PathLike[str] | None) -> None:
         self.folder = None if folder is None else Path(folder).absolute()
@@ -31,7 +31,7 @@ class Runs:
         self._cache: dict[str, tuple[int, dict[str, Any]]] = {}  # the time of each file, and its entry in `list_runs`
 
     def new_name(self) -> str:
-        """Return the name of a run that begins now. Makes the folder; OSError if it cannot be written."""
+        """Return the name of a run that begins now. Make the folder; OSError if it cannot be written."""
         name = first = time.strftime("%Y-%m-%d_%H-%M-%S")
         number = 1
         while not self._reserve(name):
@@ -56,7 +56,7 @@ class Runs:
         return self.folder / f"{name}{SUFFIX}"
 
     def save(self, name: str, parts: dict[str, dict[str, Any]]) -> None:
-        """Keep a run, in the place of an earlier state of it. Raise OSError if it cannot be written."""
+        """Keep a run, replacing an earlier state of it. Raise OSError if it cannot be written."""
         content = encode_message("run", {"name": name, "parts": parts})
         if self.folder is not None:
             replace_file(self.path(name), [content])
@@ -66,7 +66,7 @@ class Runs:
             del self._contents[next(iter(self._contents))]
 
     def content(self, name: Any) -> bytes:
-        """Return the message of a run. Raise ValueError if there is none of this name."""
+        """Return the message of a run. Raise ValueError if there is none with this name."""
         if isinstance(name, str) and NAME_PATTERN.fullmatch(name):
             if name in self._contents:
                 return self._contents[name]

@@ -1,13 +1,13 @@
 """The server of a page: files, and one socket, for this machine's user only.
 
-Starlette and uvicorn do the work. They are small, well kept, and pure Python, so they install everywhere.
+Starlette and uvicorn do the work. They are small, well maintained and pure Python, so they install everywhere.
 
 These rules keep others out:
 
-- It listens on 127.0.0.1 only, and answers only to the host names 127.0.0.1 and localhost. So a page of another site
-  cannot reach it under its own name (DNS rebinding).
+- It listens on 127.0.0.1 only, and answers only to the host names 127.0.0.1 and localhost. So a page from another site
+  cannot reach it under that site's name (DNS rebinding).
 - The page and the socket need the token in the address. The server draws it, and compares it in constant time.
-- The socket needs an Origin that is the server's own. Browsers send the true one.
+- The socket needs an Origin that is the server's own. Browsers always send the true one.
 - The page may load scripts and styles from this server only, and none are inline.
 
 The length of a message, the number of pages, the messages that wait to be sent, and other connections have limits. If a
@@ -83,13 +83,13 @@ class Channel(Protocol):
     """The way to one page."""
 
     def send(self, kind: str, message: dict[str, Any] | bytes) -> None:
-        """Send a message, from any thread. It takes the place of one of its kind that still waits.
+        """Send a message, from any thread. It replaces a message of its kind that is still waiting.
 
-        For several pages, encode it once, by `encode_message`.
+        For several pages, encode it once with `encode_message`.
         """
 
     def wait_until_sent(self, seconds: float) -> None:
-        """Wait, on another thread than the page's, until the page has got all, or for so many seconds."""
+        """Wait, on a thread other than the page's, until the page has everything, or for this many seconds."""
 
 
 class SocketChannel(Channel):
@@ -130,7 +130,7 @@ def encode_message(kind: str, message: dict[str, Any]) -> bytes:
 
 
 def receive(page: Page, channel: Channel, text: str) -> None:
-    """Give a page the message of a channel. If it is not possible, the channel gets the reason."""
+    """Give a page the message of a channel. If that is impossible, the channel gets the reason."""
     try:
         message = json.loads(text)
         if not isinstance(message, dict):
@@ -207,7 +207,7 @@ class Server:
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """End. Pages notice it, because their sockets close."""
+        """Stop serving. Pages notice this, because their sockets close."""
         atexit.unregister(self.stop)
         self._server.should_exit = True
         if self._thread.is_alive() and threading.current_thread() is not self._thread:
@@ -267,7 +267,7 @@ class Server:
                 receive(self.page, channel, await websocket.receive_text())
 
     async def _send(self, websocket: WebSocket, channel: SocketChannel) -> None:
-        """Send the messages that wait, until the page has gone, or takes too long to read."""
+        """Send the waiting messages, until the page has gone or takes too long to read."""
         with suppress(asyncio.TimeoutError, WebSocketDisconnect, RuntimeError):
             while True:
                 for content in await channel._take_waiting():

@@ -1,4 +1,4 @@
-"""The numbers and small pictures of a training for a page, read between two steps. Nothing of the training changes.
+"""The numbers and small pictures of training for a page, read between two steps. Training does not change.
 
 Each function returns a message, or None if there is nothing to show. It reads only data in memory: parameters,
 gradients, and some rows of the data. `Model.predict` makes predictions. Units are inspected on a copy
@@ -36,9 +36,9 @@ REPLAYS = 20  # of a step, to time its kernels
 
 
 class TrainingView:
-    """A training, and the rows of its data that the pictures are of.
+    """A training run, and the rows of its data that the pictures show.
 
-    These are held-out rows if they are in memory, otherwise rows of the training data.
+    These are held-out rows if they are in memory, and otherwise training rows.
     """
 
     def __init__(self, training: Any) -> None:
@@ -52,7 +52,7 @@ class TrainingView:
         self.place = 0  # the step at which the training is
 
     def sample_rows(self, max_rows: int, from_training: bool = False) -> tuple[Any, Any]:
-        """Return at most so many rows of x and y, evenly spread."""
+        """Return at most this many rows of x and y, evenly spread."""
         generator = self.training_rows if from_training else self.rows
         assert generator is not None
         order = np.sort(generator._order)
@@ -127,7 +127,7 @@ def layers(view: TrainingView) -> dict[str, Any]:
 
 
 def label_matrices(model: Any) -> dict[str, Tensor]:
-    """Return parameters with two or more axes by their layers, `0 Conv2d`: MAX_MATRICES at most, evenly spread."""
+    """Return parameters with two or more axes by their layers, `0 Conv2d`: at most MAX_MATRICES, evenly spread."""
     matrices = [(name, p) for name, p in model.named_parameters().items() if len(p.shape) > 1]
     if len(matrices) > MAX_MATRICES:
         matrices = [matrices[i * (len(matrices) - 1) // (MAX_MATRICES - 1)] for i in range(MAX_MATRICES)]
@@ -252,7 +252,7 @@ def filters(view: TrainingView) -> dict[str, Any] | None:
 
 
 def mistakes(view: TrainingView) -> dict[str, Any] | None:
-    """Return how often each class is taken for which. Of images, also those that are wrong, the surest first."""
+    """Return how often each class is taken for which. For images, also return the mistakes, the surest first."""
     x, shape = view.x, _image_shape(view)
     if view.rows is None or (x is not None and x.ndim == 2 and x.shape[1] == 2):  # the plane shows it
         return None

@@ -1,4 +1,4 @@
-"""Status: where a training is, in numbers and curves."""
+"""Status: how far training has got, in numbers and curves."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MAX_CHANGES = 50  # of the rate, that are marked
 
 
 class Status:
-    """The state of a training, its numbers and curves. The training's thread calls all methods."""
+    """The state of a training run, its numbers and curves. The training's thread calls all methods."""
 
     def __init__(self, name: str, title: str, note: str, training: Any) -> None:
         self.name, self.title, self.note, self.training = name, title, note, training
@@ -41,14 +41,14 @@ class Status:
         self._last_clocks, self._cores = (time.monotonic(), time.process_time()), math.nan
 
     def add_wait(self, seconds: float) -> None:
-        """Leave so many seconds out of the time of the training."""
+        """Leave this many seconds out of the training time."""
         self._waited += seconds
         if self.training.exclude_time is not None:
             self.training.exclude_time(seconds)
 
     @property
     def seconds(self) -> float:
-        """How long the training has trained."""
+        """The seconds spent on training so far."""
         return self._now - self._start - self._waited
 
     @property
@@ -104,7 +104,7 @@ class Status:
 
     @property
     def place(self) -> int:
-        """The step at which the training is; steps before it was resumed count."""
+        """The current step of training; steps before it was resumed count."""
         return self.training.steps_before + self.steps
 
     def _steps_per_epoch(self) -> float | None:
@@ -122,7 +122,7 @@ class Status:
         return float(epochs) if per_epoch is None else epochs + min(1.0, max(0.0, self._steps_in_epoch() / per_epoch))
 
     def _num_cores(self) -> float:
-        """Return how many processor cores the program has used, by and large in the last second."""
+        """Return how many processor cores the program has used, roughly over the last second."""
         clocks = time.monotonic(), time.process_time()
         passed, worked = (new - old for new, old in zip(clocks, self._last_clocks, strict=True))
         if passed >= 1.0:
@@ -145,7 +145,7 @@ class Status:
         }
 
     def add_value(self, name: str, value: Any) -> None:
-        """Add a number or a picture of the user's own, at the present step."""
+        """Add a number or a picture of the user's own, at the current step."""
         self.log.add(name, value, self.place, self._results.keys() | self._extra_curves.keys())
 
     def numbers(self) -> dict[str, Any]:
@@ -183,7 +183,7 @@ class Status:
 
 
 def _memory_bytes() -> int | None:
-    """Return the bytes of memory that the program uses, or None if the system has no file of them, as Linux has."""
+    """Return the bytes of memory that the program uses, or None if the system has no file for them, unlike Linux."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * PAGE_BYTES

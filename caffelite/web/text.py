@@ -27,7 +27,7 @@ FIRST_TOKEN = 2  # those before it are padding and unknown ones
 
 
 class TextSampler:
-    """Writes texts, some tokens at each update, by the model as it is then. So a text shows how the model learns."""
+    """Writes texts, a few tokens at each update, with the model as it is then. So a text shows how the model learns."""
 
     def __init__(self, view: TrainingView) -> None:
         self.view, self.vocabulary = view, _find_vocabulary(view)
@@ -36,7 +36,7 @@ class TextSampler:
         self.tokens = np.zeros(0, np.int64)
 
     def write(self, seconds: float) -> dict[str, Any] | None:
-        """Add tokens for so many seconds, one at least. Return all texts, or None if the model writes none."""
+        """Add tokens for this many seconds, at least one. Return all texts, or None if the model writes none."""
         if self.vocabulary is None:
             return None
         if not self.texts or self.texts[-1]["is_whole"]:

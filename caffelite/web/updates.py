@@ -1,8 +1,8 @@
 """Updates: when to make which part of the page, and where to send it.
 
 The page may take only a small share of the time. Each part (curves, layers, regions …) is made only when a page is
-open, and at most ten times a second. It is made so seldom that it takes no more than its SHARE of the time. If a part
-took long, the next one waits. The first time, a part may take more. So the page of a slow training does not stay empty.
+open, at most ten times a second, and so rarely that it takes no more than its SHARE of the time. If a part took long,
+the next one waits. The first time, a part may take more, so that the page of a slow run does not stay empty.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Part:
 
 
 class Updates:
-    """The parts of the page of one training: makes those that are due, and sends them to all open pages.
+    """The parts of the page of one training run: makes those that are due, and sends them to all open pages.
 
     The training's thread makes and sends them. The server's thread adds and removes pages.
     """
@@ -139,11 +139,11 @@ class Updates:
         self.send()
 
     def make_status_due(self) -> None:
-        """Do not wait, because the state has changed, until the numbers are due."""
+        """Do not wait until the numbers are due, because the state has changed."""
         self._parts["status"].due = 0.0
 
     def _has_time_for(self, name: str, budget: float) -> bool:
-        """Return whether a part that was never made has its time. Steps on as many rows give a guess."""
+        """Return whether there is time for a part that was never made. Steps on as many rows give an estimate."""
         rows, rate = self._rows_by_part.get(name), self.status.rate
         if rows is None:
             return True

@@ -1,7 +1,7 @@
 """`caffelite playground`: small nets that learn while you watch and change them.
 
 - `config.py` has the choices.
-- `data.py` makes the points, `names.py` has names to learn, and `table.py` reads a table of the user.
+- `data.py` makes the points, `names.py` has names to learn, and `table.py` reads a table of the user's.
 - `code.py` writes the program that does the same.
 - `engine.py` trains. It calls `Model.fit` with a callback, the Player of `player.py`, which plays, pauses and takes
   steps.

@@ -53,7 +53,7 @@ def features_code(setting: Setting) -> str:
 
 
 def compute_features(setting: Setting, points: np.ndarray) -> np.ndarray:
-    """Return what the net gets of points of the plane, (n, 2)."""
+    """Return the net's input for points of the plane, (n, 2)."""
     if not setting.has_features:
         return points
     names: dict[str, Any] = {"np": np, "points": points}
@@ -62,7 +62,7 @@ def compute_features(setting: Setting, points: np.ndarray) -> np.ndarray:
 
 
 def _scaling_code(name: str, k: int) -> str:
-    """Return the line that gives the rows of the training the mean 0 and the deviation 1."""
+    """Return the line that gives the training rows mean 0 and standard deviation 1."""
     return f"{name} = ({name} - {name}[{k}:].mean(axis=0)) / np.maximum({name}[{k}:].std(axis=0), 1e-9)"
 
 
@@ -106,7 +106,7 @@ def setup_code(setting: Setting) -> str:
 
 
 def program_code(setting: Setting, epochs: int | str, has_edits: bool = False) -> str:
-    """Return the whole program, which trains for so many epochs. It says so if it leaves out edits of weights."""
+    """Return the entire program, which trains for this many epochs. It says so if it leaves out edits of weights."""
     fit = f"""history = model.fit(
     x,
     y,

@@ -1,4 +1,4 @@
-"""Setting: all that is chosen in the playground. It does not change; another choice is another Setting."""
+"""Setting: everything chosen in the playground. It does not change; another choice is another Setting."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ NUMBERS: dict[str, tuple[float, float, bool]] = {
 class Setting:
     """The choices for the data, the net and the training. Raise ValueError that names an impossible choice.
 
-    With the schedule "cosine" the rate falls to 0 in `epochs` epochs, and then the training ends. Other schedules do
-    not use `epochs`. If the data have classes and the loss is for numbers, the first loss for classes replaces it, and
-    the reverse. With names, the first of `layers` is an embedding, and the others are recurrent, without a norm.
+    With the schedule "cosine", the rate falls to 0 in `epochs` epochs, and then training ends. Other schedules do not
+    use `epochs`. If the data have classes and the loss is for numbers, the first loss for classes replaces it, and vice
+    versa. With names, the first of `layers` is an embedding, and the others are recurrent, without a norm.
     """
 
     data: str = "spiral"
@@ -121,7 +121,7 @@ class Setting:
 
     @classmethod
     def from_message(cls, message: Any, table: UploadedTable | None = None) -> Setting:
-        """Make a setting from a page's message. Names that are missing have their first value."""
+        """Make a setting from a page's message. Missing names get their first value."""
         known = {field.name for field in fields(cls)} - {"table"}
         if not isinstance(message, dict):
             raise ValueError("no setting")
@@ -142,7 +142,7 @@ class Setting:
 
     @property
     def has_features(self) -> bool:
-        """Whether x are not the points themselves, but computed from them."""
+        """Whether x is computed from the points, instead of being the points themselves."""
         return self.is_plane and self.table is None and self.features != POINT
 
     @property
@@ -201,7 +201,7 @@ class Setting:
 
     @property
     def steps(self) -> int:
-        """The steps of an epoch. With BatchNorm, a row that is alone at its end joins the batch before."""
+        """The steps of an epoch. With BatchNorm, a single row left at its end joins the batch before."""
         full, last = divmod(self.rows - self.validation_rows, self.batch_size)
         joins = last == 1 and full > 0 and self.norm == "BatchNorm"
         return full + (last > 0 and not joins)

@@ -25,7 +25,7 @@ class Engine(RequestQueue):
         self._thread.start()
 
     def stop(self) -> None:
-        """End for good."""
+        """Stop for good."""
         with self._changed:
             self.ended = self._restart = True
             self._changed.notify_all()

@@ -1,6 +1,6 @@
-"""The next step of a training, kernel by kernel: what each one reads and writes, how long it takes, who calls it.
+"""The next training step, kernel by kernel: what each one reads and writes, how long it takes, and what calls it.
 
-All this happens on copies of the model and the optimizer. So the training does not change.
+All this happens on copies of the model and the optimizer. So training does not change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HOME = Path(caffelite.__file__).parent.parent
 
 
 class NextStep:
-    """A training's next step as a Program of its own, whose kernels can be run one at a time.
+    """The next training step as a Program of its own, whose kernels can be run one at a time.
 
     `done` is the number of the epoch's steps that are done. `at` is the number of kernels that have run.
     """
@@ -77,7 +77,7 @@ class NextStep:
         return {"stages": stages, "kernels": [self._describe(i) for i in range(len(self.calls))], "at": self.at}
 
     def run_next(self) -> dict[str, Any]:
-        """Run one kernel. Return its operands, and the values of those that it has written, before and after."""
+        """Run one kernel. Return its operands, and the values of those that it wrote, before and after."""
         call, number = self.calls[self.at], self.at
         operands = [x for x in call.operands if x is not None]
         before = [read_values(x) for x in operands]
@@ -123,7 +123,7 @@ class NextStep:
         }
 
     def _find_callers(self, step: Callable[..., Any]) -> list[list[dict[str, Any]]]:
-        """Return the lines of Python that call each kernel: more than one if it was fused of several."""
+        """Return the lines of Python that call each kernel: more than one if it was fused from several."""
         lines = record_callers(step, self.x, self.y)
         recorded = [call.call for call in self.program._stages[0].instructions if isinstance(call, Instruction)]
         remaining = {id(call.call) for call in self.calls}
@@ -137,7 +137,7 @@ class NextStep:
         return callers
 
     def _name_arrays(self) -> list[tuple[int, int, str]]:
-        """Return the names of the arrays in memory: (first address, address behind it, name)."""
+        """Return the names of the arrays in memory: (first address, address after the last, name)."""
         parameters, buffers = named_state(self.model)
         x, y = self.program.inputs
         arrays: dict[str, Any] = {"x, the batch": x, "y, the targets": y}
@@ -163,7 +163,7 @@ class NextStep:
 
 
 def next_batch(batches: DataGenerator, done: int, dtype: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Return the batch that a training takes next, when it has done so many steps of the epoch. Nothing changes."""
+    """Return the batch that training takes next, after this many steps of the epoch. Nothing changes."""
     ahead = copy.deepcopy(batches)
     if done > 0:
         ahead.shuffle = False  # it keeps the order of the current epoch

@@ -50,7 +50,7 @@ class NamesView:
 
 
 def spell(row: list[int]) -> str:
-    """Return the name whose letters these are: the numbers after its begin, up to the next 0."""
+    """Return the name whose letters these are: the numbers after its start, up to the next 0."""
     return "".join([LETTERS[i] for i in row[1:]]).partition(LETTERS[0])[0]
 
 

@@ -38,8 +38,8 @@ CHOICES = {
 def playground() -> Playground:
     """Return the playground: small nets that learn to tell points of the plane apart, while you watch and change them.
 
-    In a notebook it shows itself in the cell. Elsewhere, its text has the address of its page, which only this machine
-    can reach. A program has one playground, and several pages of it show the same net.
+    In a notebook, it appears in the cell. Elsewhere, its text has the address of its page, which only this machine can
+    reach. A program has one playground, and all its pages show the same net.
 
     Needs `pip install starlette uvicorn websockets`, and in a notebook `pip install anywidget`.
     """
@@ -47,7 +47,7 @@ def playground() -> Playground:
 
 
 class Playground(CellPage):
-    """The page, its server and its engine. It computes only while somebody looks."""
+    """The page, its server and its engine. It computes only while somebody is looking."""
 
     html = "playground.html"
 
@@ -63,7 +63,7 @@ class Playground(CellPage):
         return f"The playground is at {self.server.directions}"
 
     def stop(self) -> None:
-        """End the training and the server."""
+        """Stop training and the server."""
         self.engine.stop()
         self.server.stop()
 
@@ -114,7 +114,7 @@ class Playground(CellPage):
         }
 
     def _send_loop(self, channel: Channel, kernel: Any) -> None:
-        """Send the lines and the machine instructions of a kernel, when they are found."""
+        """Send the lines and the machine instructions of a kernel, once they are found."""
         if not isinstance(kernel, str) or len(kernel) > MAX_NAME:
             raise ValueError(f"expected the name of a kernel, got {kernel!r:.40}")
         names = split_fused_name(kernel)  # ValueError if there is none
@@ -186,7 +186,7 @@ class Playground(CellPage):
 
 @functools.cache
 def find_site() -> str | None:
-    """Return the address of the project's site, which has a playground, too; None if the package names none."""
+    """Return the address of the project's site, which also has a playground; None if the package names none."""
     try:
         urls = [url.partition(", ") for url in metadata("caffelite").get_all("Project-URL") or ()]
     except PackageNotFoundError:  # the sources are used as they are

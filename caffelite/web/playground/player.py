@@ -1,4 +1,4 @@
-"""Player: the callback that takes the steps as they are wanted, and shows frames."""
+"""Player: the callback that takes steps on request, and shows frames."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ Show = Callable[[str, dict[str, Any]], None]
 
 
 class TrainingCancelled(BaseException):
-    """The training is cancelled, because a page wants another one."""
+    """Training is cancelled, because a page wants another net."""
 
 
 class RequestQueue:
@@ -41,7 +41,7 @@ class RequestQueue:
         self._changed = threading.Condition()
 
     def begin(self, setting: Setting) -> None:
-        """Begin again with this setting. It goes on playing if it plays, and does not only take some steps."""
+        """Begin again with this setting. If the playground plays without a number of steps, it continues to play."""
         with self._changed:
             self.playing = self.playing and self.stop_at is None
             self.setting, self._restart, self.stop_at = setting, True, None
@@ -53,26 +53,26 @@ class RequestQueue:
             self._changed.notify_all()
 
     def take_steps(self, steps: int) -> None:
-        """Take so many steps, and pause."""
+        """Take this many steps, and pause."""
         with self._changed:
             done = 0 if self._restart else self.steps
             self.stop_at, self.playing = done + steps, True
             self._changed.notify_all()
 
     def set_speed(self, steps: float) -> None:
-        """Take at most so many steps a second."""
+        """Take at most this many steps a second."""
         with self._changed:
             self.speed = steps
             self._changed.notify_all()
 
     def request_frame(self) -> None:
-        """Make a frame, also while it waits."""
+        """Make a frame, even while waiting."""
         with self._changed:
             self._frame_due = True
             self._changed.notify_all()
 
     def follow(self, place: tuple[int, int, int] | None) -> None:
-        """Have frames explain this weight: its layer, and the units that it leads from and to."""
+        """Make frames explain this weight: its layer, and the units that it leads from and to."""
         with self._changed:
             self.followed_weight, self._frame_due = place, True
             self._changed.notify_all()
@@ -86,7 +86,7 @@ class RequestQueue:
                 self._add_task("set weight")
 
     def read(self, text: str, draw: int) -> None:
-        """Have frames show a net of names after each of these letters, and the names of this draw."""
+        """Make frames show a net of names after each of these letters, and the names of this draw."""
         with self._changed:
             self.text, self._frame_due = (text, draw), True
             self._changed.notify_all()
@@ -108,14 +108,14 @@ class RequestQueue:
     # ---- for the thread that trains -----------------------------------------------------------------------------
 
     def wait(self, seconds: float) -> None:
-        """Wait for a change, or for so long. Raise TrainingCancelled if the training is to begin again."""
+        """Wait for a change, or for this long. Raise TrainingCancelled if training is to begin again."""
         with self._changed:
             if not self._restart:
                 self._changed.wait(seconds)
         self.check()
 
     def wait_while_paused(self) -> None:
-        """Wait until it plays or something is wanted. Raise TrainingCancelled if the training is to begin again."""
+        """Wait until it plays or a page wants something. Raise TrainingCancelled if training is to begin again."""
         with self._changed:
             self._changed.wait_for(lambda: self.playing or self._frame_due or self._tasks or self._restart)
         self.check()

@@ -76,7 +76,7 @@ class UploadedTable:
         return header, rows
 
     def _find_labels(self, cells: dict[str, tuple[str, ...]]) -> list[str]:
-        """Return the values of the target, in order. If they are classes, `table` numbers them so."""
+        """Return the values of the target, in order. If they are classes, `table` numbers them in this order."""
         target = numbers(cells[self.target])
         whole = np.isfinite(np.array([numbers(cells[name]) for name in self.inputs])).all(axis=0).tolist()
         values = cells[self.target] if target is None else target.tolist()

@@ -56,9 +56,9 @@ class View:
         }
 
     def _unit_pictures(self, linear: list[Linear]) -> list[np.ndarray]:
-        """For each layer but the last the pictures of its units, uint8 (units, height, width); 128 is 0.
+        """For each layer but the last, the pictures of its units, uint8 (units, height, width); 128 is 0.
 
-        Each is on a scale of its own.
+        Each has a scale of its own.
         """
         activations: list[np.ndarray] = []
         h = Tensor(self.rows)

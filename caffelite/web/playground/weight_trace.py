@@ -21,11 +21,11 @@ ROWS = 3  # with their numbers on the page
 def explain_weight(
     model: Model, setting: Setting, x: np.ndarray, y: np.ndarray, place: tuple[int, int, int]
 ) -> dict[str, Any]:
-    """Explain the weight at `place`, (layer, from, to), of a model of the playground, by all points x (n, 2) and y.
+    """Explain the weight at `place`, (layer, from, to), of a model of the playground, for all points x (n, 2) and y.
 
     It computes with a copy in float64, without dropout, and with the running moments of a BatchNorm. The gradient of
     the mean loss is the mean of h δ over the points. h is the output of the unit before the weight. δ is the gradient
-    of a point's loss by the sum that the weight's product goes into. Raise ValueError if there is no such weight.
+    of a point's loss for the sum that the weight's product goes into. Raise ValueError if there is no such weight.
     """
     layer, source, target = place
     linear = [f for f in model.functions if isinstance(f, Linear)]
@@ -65,7 +65,7 @@ def _input_and_delta(
 ) -> tuple[np.ndarray, np.ndarray]:
     """For each point h, the output of the unit before the weight, and δ, the gradient of its loss by the sum after it.
 
-    The loss is a mean over n points. So its derivative by the sum of one point is δ / n.
+    The loss is a mean over n points. So its derivative with respect to the sum of one point is δ / n.
     """
     place = model.functions.index(f)
     h = _apply(model.functions[:place], Tensor(x, dtype=np.float64)).numpy()
