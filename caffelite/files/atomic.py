@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all: a new file beside the old one, which it then replaces.
+"""Files that are written completely or not at all: a new file next to the old one, which it then replaces.
 
 Windows has no owners, modes and locks like those of Linux and macOS. But there, nobody can remove or replace a file
 that a program has open. So an open file needs no lock, and one that another program reads cannot be replaced.
@@ -100,7 +100,7 @@ def _stat_target(path: str | os.PathLike) -> os.stat_result | None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     _check_is_file(status, path)
     if not os.access(path, os.W_OK):
-        raise PermissionError(errno.EACCES, "the file that is there is read-only")
+        raise PermissionError(errno.EACCES, "the existing file is read-only")
     return status
 
 
@@ -142,7 +142,7 @@ def _check_is_file(status: os.stat_result, path: str | os.PathLike) -> None:
 
 
 def _create_temporary(target: str, mode: int) -> Any:
-    """Return a new file beside the target, with a name that nobody can guess. It is locked while it is written."""
+    """Return a new file next to the target, with a name that nobody can guess. It is locked while it is written."""
     while True:
         beside = f"{target}.{os.urandom(8).hex()}.part"
         file = open(beside, "xb", buffering=0, opener=lambda path, flags: os.open(path, flags, mode))  # noqa: SIM115
@@ -155,7 +155,7 @@ def _create_temporary(target: str, mode: int) -> Any:
 
 
 def _remove_leftovers(target: str) -> None:
-    """Remove new files that killed programs left beside the target. Files that are being written are locked."""
+    """Remove new files that killed programs left next to the target. Files being written are locked."""
     folder, name = os.path.split(target)
     leftover = re.compile(re.escape(name) + r"\.[0-9a-f]{16}\.part")
     for path in [os.path.join(folder, file) for file in os.listdir(folder) if leftover.fullmatch(file)]:

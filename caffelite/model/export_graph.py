@@ -245,7 +245,7 @@ class _Flow:
         if integers is not None and isinstance(cast := self.source(integers), ModelInput | InputColumns):
             return Cast(cast)
         if isinstance(owner, kernels.RecordedArray) and id(owner) in self._computed_ids:
-            raise TypeError(f"an array of shape {array.shape} that a kernel made outside of a Function")
+            raise TypeError(f"an array of shape {array.shape} that a kernel made outside a Function")
         return Constant(np.array(array.view(np.ndarray)))
 
     @functools.cached_property
@@ -324,7 +324,7 @@ def _merge_applications(
     """Make applications of the steps of all flows; ValueError if they apply different Functions."""
     flow_steps = [*flow_steps]
     if len({tuple([step.kind for step in steps]) for steps in flow_steps}) > 1:
-        raise ValueError(f"{model!r} applies other Functions to another number of rows")
+        raise ValueError(f"{model!r} applies different Functions to a different number of rows")
     applications = []
     for steps in zip(*flow_steps, strict=True):
         first, inputs, shapes = steps[0], [], []
@@ -385,7 +385,7 @@ def _merge_source(sources: Sequence[Any], what: str) -> Any:
             return InputColumns(first.place, merge([source.columns for source in sources], what))
         if len(set(sources)) == 1:
             return first
-    raise ValueError(f"{what} gets different values for another number of rows")
+    raise ValueError(f"{what} gets different values for a different number of rows")
 
 
 def merge_constants(values: Sequence[Any], what: str) -> Constant:

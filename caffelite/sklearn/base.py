@@ -1,4 +1,4 @@
-"""`Estimator`: the parameters of training, and the training, which all estimators share.
+"""`Estimator`: the parameters of training and the training itself, which all estimators share.
 
 It trains the model that `_build` makes, on the targets from `_encode_targets`. It keeps the same record of training as
 scikit-learn's perceptrons.
@@ -84,7 +84,7 @@ def warn_caller(text: str, category: Any = ConvergenceWarning, depth: int = 4) -
 
 def is_stochastic(estimator: Any) -> bool:
     if estimator.solver == "lbfgs":
-        raise AttributeError('partial_fit goes with the solvers "adam" and "sgd"; "lbfgs" takes all rows at once')
+        raise AttributeError('partial_fit works with the solvers "adam" and "sgd"; "lbfgs" takes all rows at once')
     return True
 
 
@@ -260,7 +260,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         for name, now in self._model_description().items():
             if not np.array_equal(np.atleast_1d(then := self._fitted_description[name]), np.atleast_1d(now)):
                 raise ValueError(
-                    f"a training that continues must have the same model: {name} was {then!r}, now it is {now!r}"
+                    f"training can continue only with the same model: {name} was {then!r}, now it is {now!r}"
                 )
 
     def _prepare(self, is_partial: bool) -> None:
@@ -414,11 +414,11 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
     def _handle_early_end(self, error: KeyboardInterrupt | TrainingDiverged, progress: FitMonitor) -> None:
         """Warn that Ctrl-C or a divergence has ended training. Raise ValueError if no good model is left."""
         if isinstance(error, KeyboardInterrupt):
-            return warn_caller(f"the training was interrupted after {self.n_iter_} iterations", UserWarning, depth=5)
+            return warn_caller(f"training was interrupted after {self.n_iter_} iterations", UserWarning, depth=5)
         if not self._stops_early:
             raise ValueError(f"{error}; scale the features, or lower learning_rate_init") from error
         progress.record_divergence()
-        warn_caller(f"the training diverged in {error}; the model is the best one before that", depth=5)
+        warn_caller(f"training diverged in {error}; the model is the best one before that", depth=5)
 
     # ---- use --------------------------------------------------------------------------------------------------------
 

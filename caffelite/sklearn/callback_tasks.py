@@ -155,7 +155,7 @@ def change_rate(optimizer: Any, rate: float) -> None:
 
 
 class CallbackTasks:
-    """Tells scikit-learn's callbacks (since 1.9) when an epoch begins and ends. Each of them may end the training.
+    """Tells scikit-learn's callbacks (since 1.9) when an epoch begins and ends. Each of them may end training.
 
     If a callback asks for `fitted_estimator`, it gets a copy of the estimator as it is then.
     """
@@ -176,7 +176,7 @@ class CallbackTasks:
         return stop
 
     def end(self) -> None:
-        """End an epoch that has begun although another callback or an exception has ended the training."""
+        """End an epoch that has begun even though another callback or an exception has ended training."""
         if self.task is not None:
             self._end_epoch()
 

@@ -229,7 +229,7 @@ def export(path: str, paths: dict[str, Path], input_shape: tuple[int, ...] | Non
 
 
 def check_distinct_paths(read: Sequence[str], written: Sequence[Path]) -> None:
-    """Raise ValueError if a file to write is also a file to read, or is to be written twice."""
+    """Raise ValueError if a file to write is also to be read, or is to be written twice."""
     for i, path in enumerate(written):
         if any(_is_same(path, other) for other in [*map(Path, read), *written[:i]]):
             raise ValueError(f"the command already reads or writes {path}: write another file")

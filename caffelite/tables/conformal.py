@@ -195,7 +195,7 @@ def calibrate(
 ) -> IntervalCalibration | SetCalibration:
     """Return the calibration of nets, from the rows that they have held out.
 
-    `arrays` and `targets` are as in the training: classes (n,), or numbers (n, 1). Intervals are of center + scale ·
+    `arrays` and `targets` are as in training: classes (n,), or numbers (n, 1). Intervals are of center + scale ·
     targets.
     """
     is_class = targets.dtype.kind == "i"

@@ -221,6 +221,6 @@ class ColumnParser:
         return float(cell.replace(",", ".") if self.decimal_comma and "." not in cell else cell)
 
     def values(self) -> np.ndarray | Words:
-        """Return the whole column."""
+        """Return the entire column."""
         values = np.concatenate(self.parts)
         return values if self.words is None else Words(values, list(self.words))

@@ -211,7 +211,7 @@ def _make_targets(target: Target, rows: np.ndarray) -> tuple[np.ndarray, int, Fu
 
 
 def _check_text(columns: Splines, nets: int) -> None:
-    """Raise ValueError, before the training, if a file of the nets could not hold the names and categories."""
+    """Raise ValueError, before training, if a file of the nets could not hold the names and categories."""
     text = nets * len(to_json(columns.arguments()).encode())
     if text > MAX_TEXT + nets * columns.weight.data.nbytes // 16:
         names = [column.name for column in columns.columns]

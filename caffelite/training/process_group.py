@@ -1,4 +1,4 @@
-"""The process group of a training: one process that computes all rows of each batch, or several that share the rows.
+"""The process group of training: one process that computes all rows of each batch, or several that share the rows.
 
 `fit` asks its ProcessGroup once for a step, epochs, evaluation and loop. `SINGLE_PROCESS` has these
 parts for one process, and `caffelite.distributed` for several.
@@ -71,7 +71,7 @@ class ProcessGroup:
         return make_epochs(step, batches, epochs, interrupts)
 
     def make_evaluation(self, model: BaseModel, objective: Objective, batches: Iterable[Any], times: int) -> Evaluation:
-        """Return the evaluation of these batches, at most so many times."""
+        """Return the evaluation of these batches, at most this many times."""
         return Evaluation(EvaluationStep(model, objective), batches, times)
 
     def make_loop(

@@ -46,7 +46,7 @@ class Step:
         return -(-batches // self.batches_per_step)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what must be equal when a training continues from a checkpoint, by name."""
+        """Return what must be equal when training continues from a checkpoint, by name."""
         return {"clip_norm": self.clip_norm}
 
     def key(self) -> tuple[Any, ...]:

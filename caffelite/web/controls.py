@@ -1,4 +1,4 @@
-"""Controls: the requests of pages, and how the training handles them."""
+"""Controls: the requests of pages, and how training handles them."""
 
 from __future__ import annotations
 

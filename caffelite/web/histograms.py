@@ -23,7 +23,7 @@ class Histograms:
         self._count, self._width = 0, 1  # updates, and updates for each column
 
     def message(self) -> dict[str, Any] | None:
-        """Add the present step. Return all columns for the page, or None if the model has no matrices."""
+        """Add the current step. Return all columns for the page, or None if the model has no matrices."""
         layers = label_matrices(self.view.model)
         if not layers:
             return None

@@ -135,7 +135,7 @@ class Live(CellPage):
         return bool(self.between_steps())
 
     def between_steps(self) -> bool | None:
-        """Update the page, do what it asks for, and wait while the training is paused."""
+        """Update the page, do what it asks for, and wait while training is paused."""
         if self._training is None:
             return None
         controls, now = self._controls, time.monotonic()

@@ -221,7 +221,7 @@ class Server:
 
     async def _serve_page(self, request: Request) -> Response:
         if not self._has_token(request.query_params.get("token")):
-            text = "This page needs the whole address that was printed, with its token."
+            text = "This page needs the full address that was printed, with its token."
             return PlainTextResponse(text, 403, HEADERS)
         if request.url.path == "/file":
             return HTMLResponse(make_page_file(self.page.html), headers=HEADERS)

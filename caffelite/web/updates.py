@@ -1,8 +1,8 @@
 """Updates: when to make which part of the page, and where to send it.
 
 The page may take only a small share of the time. Each part (curves, layers, regions …) is made only when a page is
-open, at most ten times a second, and so rarely that it takes no more than its SHARE of the time. If a part took long,
-the next one waits. The first time, a part may take more, so that the page of a slow run does not stay empty.
+open, and at most ten times a second. It is made rarely enough to take no more than its SHARE of the time. If a part
+took long, the next one waits. The first time, a part may take more, so that the page of a slow run does not stay empty.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Updates:
     def make(self, now: float, budget: float = 0.0, is_over: bool = False) -> None:
         """Make and send the parts that are due. Make the others too if each takes at most `budget` seconds.
 
-        If a page asks for something meanwhile, the others wait.
+        If a page asks for something in the meantime, the others wait.
         """
         self.status.update(now)
         is_kept = self.runs.folder is not None
@@ -199,7 +199,7 @@ class Updates:
             self._unsent[kind] = encode_message(kind, message)
 
     def send(self) -> None:
-        """Send what was published. Then the server's thread works while the training replays steps without Python."""
+        """Send what was published. The server's thread then works while training replays steps without Python."""
         for kind, content in self._unsent.items():
             for channel in self.pages:
                 channel.send(kind, content)

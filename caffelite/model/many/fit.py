@@ -207,7 +207,7 @@ class Plan:
         self.shuffle = check_bool("shuffle", self.shuffle)
         if isinstance(self.seed, np.random.Generator | np.random.BitGenerator):
             raise TypeError(
-                f"seed: expected an integer or None, got {self.seed!r}, which gives each model another order"
+                f"seed: expected an integer or None, got {self.seed!r}, which gives each model a different order"
             )
         make_rng("seed", self.seed)
         if num_validations > 1:
@@ -286,9 +286,9 @@ class Fit:
 
 
 class SharedProgress(LoopHook):
-    """Shows the progress of one of several trainings, which have a Progress and its lock in common.
+    """Shows the progress of one of several training runs, which share a Progress and its lock.
 
-    `progress.epochs` counts the epochs of all trainings.
+    `progress.epochs` counts the epochs of all runs.
     """
 
     def __init__(self, progress: Progress, lock: threading.Lock, max_epochs: int) -> None:
@@ -381,7 +381,7 @@ def _set_data(fits: list[Fit], data: SharedData, rows: Any, validation_rows: Any
     if _is_one_per_model(data.x, len(fits)) and _is_one_per_model(data.y, len(fits)):
         raise TypeError(
             f"x and y are lists of {len(fits)} arrays, and there are {len(fits)} models. All models get the same x and "
-            "y: select the rows of each by rows=. If each array is a row, give np.array(x) and np.array(y)"
+            "y: select the rows of each with rows=. If each array is a row, give np.array(x) and np.array(y)"
         )
     rows = [None] * len(fits) if rows is None else _list_per_model("rows", rows, len(fits))
     held_out = None if validation_rows is None else _list_per_model("validation_rows", validation_rows, len(fits))
@@ -426,7 +426,7 @@ def _check_rows(name: str, values: Any, n: int) -> np.ndarray:
 
 
 def _make_fits(models: Any, loss: Any, optimizers: Any, batch_size: Any, plan: Plan) -> list[Fit]:
-    """Return the trainings. ValueError or TypeError, naming the model, if one of them is not possible."""
+    """Return a Fit for each model. ValueError or TypeError, naming the model, if one of them is not possible."""
     models = _check_models(models)
     optimizers = _list_per_model("optimizers", optimizers, len(models))
     is_one = isinstance(loss, Function | str) or not isinstance(
@@ -450,7 +450,7 @@ def _make_fits(models: Any, loss: Any, optimizers: Any, batch_size: Any, plan: P
 
 
 def _list_changes(fit: Fit) -> list[Any]:
-    """List everything that a training changes."""
+    """List everything that training changes."""
     model, optimizer, loss = fit.model, fit.optimizer, fit.loss
     buffers = *model.buffers().values(), *loss.buffers().values()
     return [optimizer, *model.parameters(), *optimizer.parameters, *loss.parameters(), *buffers]

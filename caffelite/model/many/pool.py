@@ -32,7 +32,7 @@ class StopFlag:
         self.pending = np.zeros(1, np.int32)  # not 0: stop
 
     def defer(self) -> AbstractContextManager[None]:
-        """Return a context that raises KeyboardInterrupt at its end, if the training has to stop."""
+        """Return a context that raises KeyboardInterrupt at its end if training has to stop."""
         return self
 
     def __enter__(self) -> None:
@@ -43,7 +43,7 @@ class StopFlag:
             self.check()
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt if the training has to stop."""
+        """Raise KeyboardInterrupt if training has to stop."""
         if self.pending[0]:
             raise KeyboardInterrupt
 

@@ -1,8 +1,8 @@
-"""Models that are made alike share one recording, through a shared model.
+"""Models of the same structure share one recording, through a shared model.
 
-Recording takes a large part of the time of a small model. So each thread has a SharedModel: a copy of one of them
-with its own Programs. It takes the values of the next model and computes in its place. After a training it
-gives the values back. `Signature` says which models are alike, and what their values are.
+Recording takes a large part of the time of a small model. So each thread has a SharedModel: a copy of one of them with
+its own Programs. It takes the values of the next model and computes in its place. After training, it gives the values
+back. `Signature` says which models are alike, and what their values are.
 """
 
 from __future__ import annotations

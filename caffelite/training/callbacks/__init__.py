@@ -1,6 +1,6 @@
 """Callbacks: `fit` calls them after each epoch. Some ready-made ones are here.
 
-A callback is a callable (epoch, history). Epochs are counted from 0. If it returns True, the training ends. It may also
+A callback is a callable (epoch, history). Epochs are counted from 0. If it returns True, training ends. It may also
 have any of these methods:
 
     begin(training)            called before the first step. `training` has `.model`, `.optimizer`, `.loss` and

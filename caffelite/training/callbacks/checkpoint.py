@@ -1,4 +1,4 @@
-"""Checkpoint: a callback that writes the training to a file. `resume.py` says what the file has."""
+"""Checkpoint: a callback that writes the training run to a file. `resume.py` says what the file has."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Checkpoint:
         if "{epoch" in self.path.name:
             hint = "callbacks=[lambda epoch, history: model.save(f'w-{epoch:02d}.safetensors')]"
             raise ValueError(
-                f"Checkpoint writes one file and puts no epoch into {self.path.name!r}: for all, give {hint}"
+                f"Checkpoint writes one file and puts no epoch into {self.path.name!r}: to keep all epochs, give {hint}"
             )
         self.every = check_positive_integer("every", every)
         self.seconds = None if seconds is None else check_nonnegative("seconds", seconds)

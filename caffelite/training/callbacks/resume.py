@@ -41,9 +41,9 @@ BIT_GENERATORS = {"PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"}
 
 
 def rng_states(model: BaseModel, rng: np.random.Generator) -> dict[str, Any]:
-    """Return the states of a training's random streams: the model's, and the one of the seed given to `fit`.
+    """Return the states of the random streams of training: the model's, and the one from the seed given to `fit`.
 
-    Also those from which the model's validation splits were drawn, with the number of rows of each split.
+    Also return those from which the model's validation splits were drawn, with the number of rows of each split.
     """
     splits = [[rows, split_rng.bit_generator.state] for rows, split_rng in model._model_state.split_rngs.items()]
     return {"model": model._model_state.rng.bit_generator.state, "training": rng.bit_generator.state, "splits": splits}
@@ -54,7 +54,7 @@ def _read_split_rngs(states: dict[str, Any]) -> dict[int, np.random.Generator]:
     split_rngs = {}
     for rows, state in states.get("splits", []):
         if type(rows) is not int or state["bit_generator"] not in BIT_GENERATORS:
-            raise ValueError("the split of a validation has an unknown random stream")
+            raise ValueError("a validation split has an unknown random stream")
         bits = getattr(np.random, state["bit_generator"])(0)
         bits.state = state
         split_rngs[rows] = np.random.Generator(bits)
@@ -62,7 +62,7 @@ def _read_split_rngs(states: dict[str, Any]) -> dict[int, np.random.Generator]:
 
 
 class TrainingCheckpoint:
-    """Writes a training to a file, at any time between two steps, and restores it.
+    """Writes a training run to a file, at any time between two steps, and restores it.
 
     `first_rng_states` are the states before the training drew any random number.
     """
@@ -126,7 +126,7 @@ class TrainingCheckpoint:
         write_arrays(path, {**state_arrays(model), **training_arrays}, texts)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what must be equal when the training continues, by name."""
+        """Return what must be equal when training continues, by name."""
         model, optimizer = self.model, self.optimizer
         names = {p: name for name, p in model.named_parameters().items()}
         groups = [[names.get(p, ""), i] for p, i in zip(optimizer.parameters, optimizer._group_indices, strict=True)]
@@ -299,7 +299,7 @@ class CheckpointFile:
 
 
 class Resumption:
-    """The start of a training from a checkpoint.
+    """The start of training from a checkpoint.
 
     If an exception leaves the `with` block before `has_begun` is set, this restores everything: the model, random
     streams, the optimizer, DataGenerators and callbacks.
@@ -330,7 +330,7 @@ class Resumption:
         self.saved.restore_rngs(self.model, rng)
 
     def save_data_states(self, *batches: Any) -> None:
-        """Keep the states of these DataGenerators, in case the training does not begin."""
+        """Keep the states of these DataGenerators, in case training does not begin."""
         generators = [x.batches if isinstance(x, Prefetch) else x for x in batches]
         self._data_states = [(x, x.state()) for x in generators if isinstance(x, DataGenerator)]
 

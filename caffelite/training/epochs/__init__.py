@@ -1,4 +1,4 @@
-"""Epochs: how a training goes through its batches, in memory, in files, made one by one or in groups."""
+"""Epochs: how training goes through its batches, in memory, in files, made one by one or in groups."""
 
 from __future__ import annotations
 

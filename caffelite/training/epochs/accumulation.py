@@ -5,7 +5,7 @@ Data in memory, or read in buffers, become batches of k times the rows, and a st
 collected, k at a time (`AccumulationEpochs`), even if some weights are 0, because a batch whose weights are all 0 is
 left out.
 
-A group of batches is always one step. So callbacks, schedules and checkpoints meet whole groups only.
+A group of batches is always one step. So callbacks, schedules and checkpoints only see complete groups.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Epochs: the position of a training in its data, its steps, each recorded once, and the sums that they measure."""
+"""Epochs: the position of training in its data, its steps, each recorded once, and the sums that they measure."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from caffelite.training.step import Step
 
 
 class Epochs(ABC):
-    """The position of a training in its data, and its step, which is recorded once for each shape of batch.
+    """The position of training in its data, and its step, which is recorded once for each shape of batch.
 
     `epoch` counts the finished epochs, `batch` the finished batches of the current epoch, and `steps` all steps.
     """
@@ -153,7 +153,7 @@ class Epochs(ABC):
 
 
 class EpochState(NamedTuple):
-    """The position of a training: finished epochs and batches, and arrays by name.
+    """The position of training: finished epochs and batches, and arrays by name.
 
     The arrays hold the order of the data and the sums, outputs and targets of the current epoch.
     """
@@ -168,7 +168,7 @@ class EpochState(NamedTuple):
         return {name: self.arrays[name] for name in itertools.chain(*names)}
 
     def check(self, step: Step, batches: Iterable[Any]) -> None:
-        """Raise ValueError unless a training on these batches can be at this position."""
+        """Raise ValueError unless training on these batches can be at this position."""
         epoch, batch, arrays = self
         if type(epoch) is not int or type(batch) is not int or min(epoch, batch) < 0:
             raise ValueError(f"epoch {epoch!r} and batch {batch!r} are not counts of finished epochs and batches")

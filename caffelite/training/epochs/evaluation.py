@@ -16,7 +16,7 @@ from caffelite.training.step import EvaluationStep
 
 
 class Evaluation(LoopHook):
-    """Evaluates the same batches, `times` times at most; as a hook, after each epoch of a training.
+    """Evaluates the same batches, at most `times` times; as a hook, after each epoch of training.
 
     Data in memory is prepared only the first time.
     """

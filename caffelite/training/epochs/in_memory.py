@@ -75,7 +75,7 @@ class InMemoryEpochs(Epochs):
     def find_forms(self, full: int, last: int) -> tuple[list[int], np.ndarray | None]:
         """Return the rows of each form's batches, and the form of each row as an EpochReplay takes it.
 
-        The forms are a full batch and a last batch of another size, as far as there are such batches.
+        The forms are a full batch and a last batch of another size, if there are such batches.
         """
         return [rows for rows in (self.generator.batch_size if full else 0, last) if rows > 0], None
 

@@ -220,7 +220,7 @@ class IterableEpochs(Epochs):
 
 
 def _pad_to_batch(shard: PartialShard, rows: np.ndarray) -> np.ndarray:
-    """Return the whole batch, with the rows of a part at their places and 0 for all others."""
+    """Return the entire batch, with the rows of a part at their places and 0 for all others."""
     batch = np.zeros((shard.batch_size, *rows.shape[1:]), rows.dtype)
     if shard.is_counted:
         batch[shard.slice] = rows

@@ -21,7 +21,7 @@ from caffelite.training.metrics.base import FACTORIES, EpochMetric, register
 
 PROBABILITIES_WARNING = (
     "metrics: all outputs are within 0 … 1, so they count as probabilities: class 1 is output > 0.5. If they are "
-    "scores, use SigmoidLoss, or give your loss a method `link` that makes probabilities of scores"
+    "scores, use SigmoidLoss, or give your loss a method `link` that turns scores into probabilities"
 )
 
 
@@ -41,10 +41,10 @@ class ClassificationMetric(EpochMetric):
         has_row_labels = one_score and targets in (outputs[:1], (*outputs[:1], 1))
         if not has_row_labels and not (len(outputs) > 1 and targets == outputs[:-1]):
             is_matrix = len(outputs) == 2 == len(targets)
-            hint = ": of rows that are one-hot or probabilities, y.argmax(axis=1)" if is_matrix else ""
+            hint = ": for rows that are one-hot or probabilities, use y.argmax(axis=1)" if is_matrix else ""
             raise ValueError(
                 f"{name} got outputs of shape {outputs} and targets of shape {targets}; "
-                f"expected scores (n, …, C) and labels (n, …), or one score a row{hint}"
+                f"expected scores (n, …, C) and labels (n, …), or one score per row{hint}"
             )
 
     def _compute(self, threshold: float | None, outputs: np.ndarray, targets: np.ndarray, link: Any) -> float:

@@ -48,7 +48,7 @@ NUMBERS: dict[str, tuple[float, float, bool]] = {
 
 @dataclass(frozen=True)
 class Setting:
-    """The choices for the data, the net and the training. Raise ValueError that names an impossible choice.
+    """The choices for the data, the net and training. Raise a ValueError that names an impossible choice.
 
     With the schedule "cosine", the rate falls to 0 in `epochs` epochs, and then training ends. Other schedules do not
     use `epochs`. If the data have classes and the loss is for numbers, the first loss for classes replaces it, and vice

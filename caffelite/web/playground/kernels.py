@@ -225,7 +225,7 @@ def read_values(operand: Operand) -> np.ndarray:
 
 
 def _preview(values: np.ndarray) -> np.ndarray:
-    """Return the first values as a matrix of numbers, as many whole rows as may be shown."""
+    """Return the first values as a matrix of numbers, with as many complete rows as may be shown."""
     rows = values.reshape(-1, values.shape[-1]) if values.ndim > 0 else values.reshape(1, 1)
     columns = min(rows.shape[1], MAX_VALUES)
     return rows[: max(1, MAX_VALUES // max(1, columns)), :columns].astype(np.float32)

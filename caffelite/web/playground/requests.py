@@ -1,4 +1,4 @@
-"""RequestQueue: the requests of pages, which the training waits for."""
+"""RequestQueue: the requests of pages, which training waits for."""
 
 from __future__ import annotations
 
