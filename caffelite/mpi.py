@@ -1,4 +1,4 @@
-"""Data-parallel training with MPI: `mpirun -n 4 python train.py`, with one line in train.py changed.
+"""Data-parallel training with MPI: `mpirun -n 4 python train.py`, with an import and one line in train.py.
 
     optimizer = cl.mpi.DataParallel(cl.SGD(model.parameters(), lr=0.1))        # after: import caffelite.mpi
     model.fit(x, y, loss=cl.SoftmaxLoss(), optimizer=optimizer)
