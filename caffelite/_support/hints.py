@@ -32,6 +32,8 @@ NAMES = {
     "load_model": 'cl.load(path, custom={"Scale": Scale})',
     "save_model": "model.save(path)",
     "clone_model": "copy.deepcopy(model), and model.initialize(seed) to draw it again",
+    "Classifier": "cl.MLP(inputs, [100, classes]) and loss=cl.SoftmaxLoss(); or caffelite.sklearn.MLPClassifier",
+    "accuracy": 'fit(…, metrics=["accuracy"]), and cl.metrics.accuracy(scores, labels)',
     "timeseries_dataset_from_array": "cl.Windows(series, length, horizon), whose y follows the window: do not shift it",
     "image_dataset_from_directory": "cl.datasets.folder(path)",
     "to_categorical": "integer labels, which losses take as they are",
@@ -43,9 +45,6 @@ NAMES = {
     "rand randn randint randperm normal multinomial": "generators of NumPy, such as rng.normal(size=shape)",
     "tril triu": "NumPy's masks: keep np.tril(np.ones((n, n), bool)) in an attribute",
     "autocast mixed_precision bfloat16": 'fit(…, precision="bfloat16")',
-    "iris load_iris": "no such data: sklearn.datasets.load_iris(return_X_y=True)",
-    "wine load_wine": "no such data: sklearn.datasets.load_wine(return_X_y=True)",
-    "diabetes load_diabetes": "no such data: sklearn.datasets.load_diabetes(return_X_y=True)",
     "moons make_moons": "cl.datasets.spiral(); scikit-learn has x, y = sklearn.datasets.make_moons(noise=0.1)",
     # Layers
     "Dense": "cl.Linear(in_features, out_features)",
@@ -73,7 +72,6 @@ NAMES = {
     "SELU selu": "1.0507 * cl.elu(x, 1.67326), in the call of a cl.Model",
     "GLU glu": "a * b.sigmoid() of the halves a, b = cl.split(x, 2, axis=1), in the call of a cl.Model",
     "SimpleRNN": "cl.RNN(features, hidden)",
-    "RNNCell GRUCell LSTMCell": "cl.RNN, cl.GRU and cl.LSTM, which go over a whole sequence",
     "Bidirectional": "the option of recurrent layers, cl.GRU(features, hidden, bidirectional=True)",
     "TimeDistributed": "nothing of this name: cl.Linear takes (n, length, features) too",
     "Masking": "lengths of recurrent layers, gru(x, lengths=lengths), and masks of attention, block(x, mask)",
@@ -252,6 +250,8 @@ REQUIRED = {
     "loss": "loss=cl.SoftmaxLoss() for classes or loss=cl.MSELoss() for numbers",
     "optimizer": "optimizer=cl.Adam(model.parameters())",
     "folder": 'a folder for the files, such as mnist("data/mnist", download=True)',
+    "tensor": "a Tensor, such as cl.graph(model(x))",
+    "sizes": "the sizes of the layers in a list, MLP(2, [100, 3])",
 }
 
 #: The losses and optimizers that other frameworks name in a string.
@@ -268,6 +268,8 @@ def _split_names(hints: dict[str, str]) -> dict[str, str]:
     return {name: hint for names, hint in hints.items() for name in names.split()}
 
 
+NAMES |= {f"{x} load_{x}": f"no data: sklearn.datasets.load_{x}(return_X_y=True)" for x in ("iris", "wine", "diabetes")}
+NAMES |= {f"{x}Cell": f"cl.{x}(features, hidden), which goes over a whole sequence" for x in ("RNN", "GRU", "LSTM")}
 STRINGS |= {x.lower(): f"cl.{x}(model.parameters())" for x in ("Adam", "AdamW", "RMSProp", "Adagrad", "NAdam", "Lion")}
 NAMES, ATTRIBUTES, ARGUMENTS, STRINGS = map(_split_names, (NAMES, ATTRIBUTES, ARGUMENTS, STRINGS))
 

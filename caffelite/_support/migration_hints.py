@@ -9,6 +9,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any, NoReturn, TypeVar
 
+from caffelite._support.tracebacks import hide_inner_frames
+
 Kind = TypeVar("Kind", bound=type)
 
 HINTED_METHODS = ("__init__", "fit", "evaluate")  # not `predict`: for one row, it would take 5 % longer
@@ -124,8 +126,9 @@ def hint_arguments(method: Any) -> Any:
     def wrapper(*arguments: Any, **options: Any) -> Any:
         try:
             return method(*arguments, **options)
-        except TypeError as error:
-            if error.__traceback__ is not None and error.__traceback__.tb_next is not None:  # it is from inside
+        except Exception as error:
+            if getattr(error.__traceback__, "tb_next", None) is not None:  # it is from inside
+                hide_inner_frames(error)
                 raise
             message = message_with_hint(error, method)
             for cls in type(arguments[0]).__mro__ if arguments else ():
@@ -139,7 +142,7 @@ def hint_arguments(method: Any) -> Any:
     return wrapper
 
 
-def message_with_hint(error: TypeError, function: Callable[..., Any]) -> str:
+def message_with_hint(error: Exception, function: Callable[..., Any]) -> str:
     """Return the message of an error about the arguments of a function, with a hint if there is one."""
     from caffelite._support import hints
 
@@ -147,6 +150,10 @@ def message_with_hint(error: TypeError, function: Callable[..., Any]) -> str:
     if unknown := re.match(r".*got an unexpected keyword argument '(\w+)'", message):
         hint = hints.argument_hint(unknown[1], inspect.signature(function).parameters)
         return unknown[0] + hint if hint else message  # Python 3.13 adds a guess of its own, which the hint replaces
+    if "positional argument" in message and "given" in message:
+        parameters = inspect.signature(function).parameters
+        names = [f"{name}=…" for name, parameter in parameters.items() if parameter.kind is parameter.KEYWORD_ONLY]
+        return message + (f"; give {', '.join(names[:3])} by name" if names else hints.required_hint(parameters))
     if re.search(r"missing \d+ required", message):
         return message + hints.required_hint(re.findall(r"'(\w+)'", message))
     return message

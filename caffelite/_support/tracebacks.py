@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from types import TracebackType
+from traceback import walk_tb
+from types import FrameType, TracebackType
 from typing import Any
 
 import numpy as np
@@ -52,17 +53,25 @@ class short_traceback:
             error.__traceback__ = _without_inner_frames(traceback, self.shown)
 
 
+def hide_inner_frames(error: Exception) -> None:
+    """Let IPython and pytest skip all frames of an error about arguments but the last, unless they run user code.
+
+    Both skip frames with `__tracebackhide__` among their variables. Python itself shows all frames.
+    """
+    frames = [frame for frame, _ in walk_tb(error.__traceback__)]
+    is_users = any(_is_user_code(frame) and not frame.f_code.co_filename.endswith(".pxi") for frame in frames)
+    if isinstance(error, ValueError | TypeError | IndexError | RuntimeError) and not is_users:
+        for frame in frames:
+            frame.f_locals["__tracebackhide__"] = True
+
+
 def has_user_code(traceback: TracebackType | None) -> bool:
     """Return whether a traceback goes through the user's code."""
-    while traceback is not None:
-        if _is_user_code(traceback):
-            return True
-        traceback = traceback.tb_next
-    return False
+    return any(_is_user_code(frame) for frame, _ in walk_tb(traceback))
 
 
-def _is_user_code(traceback: TracebackType) -> bool:
-    file = traceback.tb_frame.f_code.co_filename
+def _is_user_code(frame: FrameType) -> bool:
+    file = frame.f_code.co_filename
     return not file.startswith((PACKAGE, *_LIBRARIES)) and not file.endswith(".pyx")
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import caffelite
+from caffelite._support.hints import did_you_mean
 from caffelite._support.terminal import echo, make_writable, write
 from caffelite._support.text_table import plural
 from caffelite.cli import builtin, gpt, grade, info, pages, tables
@@ -49,10 +51,15 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose help can be written in any encoding."""
+    """A parser whose help can be written in any encoding, and whose errors know the choice that was meant."""
 
     def _print_message(self, message: str, file: Any = None) -> None:
         super()._print_message(make_writable(message, file or sys.stderr), file)
+
+    def error(self, message: str) -> NoReturn:
+        if choice := re.search(r"invalid choice: '(.*?)' \(choose from (.*)\)", message):
+            message += did_you_mean(choice[1], re.findall(r"[\w-]+", choice[2]))
+        super().error(message)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -36,7 +36,7 @@ def _shape_hint(shape: Shape, required: Sequence[Any]) -> str:
     """Return how to fix the usual mistakes: a missing axis, a missing Flatten, channels last."""
     if ... in required and isinstance(required[-1], int):  # rows of features
         if len(shape) == 1:
-            return ": x[:, None] has rows of one number" if required[-1] == 1 else ": x[None] is one row"
+            return ": x[:, None] has rows of one number" if required[-1] == 1 else "; for a single example give x[None]"
         row = shape[1:]
         is_flat = None not in row and math.prod(n for n in row if n is not None) == required[-1]
         return ", which Flatten() makes of it" if is_flat else ""

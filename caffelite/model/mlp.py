@@ -8,12 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from caffelite import functions
+from caffelite._support.migration_hints import hint_arguments
 from caffelite.core.arrays import check_positive_integer
 from caffelite.core.function import Function
 from caffelite.functions import Linear, ReLU
 from caffelite.model.model import Model
 
 
+@hint_arguments
 def MLP(
     inputs: int,
     sizes: Iterable[int],
@@ -41,8 +44,9 @@ def MLP(
     """
     if not isinstance(sizes, Iterable):
         raise TypeError(f"MLP takes the sizes of its layers in a list, MLP(2, [100, 3]), got {sizes!r}")
+    expected = f"MLP: activation must be a class or a callable that makes a Function, got {activation!r}"
     if isinstance(activation, Function) or not callable(activation):
-        raise TypeError(f"MLP: activation must be a class or a callable that makes a Function, got {activation!r}")
+        raise TypeError(expected + _class_hint(activation))
     inputs = check_positive_integer("MLP: inputs", inputs)
     sizes = [check_positive_integer(f"MLP: sizes[{i}]", size) for i, size in enumerate(sizes)]
     if not sizes:
@@ -52,10 +56,16 @@ def MLP(
         try:
             function = activation()
         except TypeError as error:
-            raise TypeError(
-                f"MLP: activation must be a class or a callable that makes a Function, got {activation!r}: {error}"
-            ) from error
+            raise TypeError(f"{expected}: {error}{_class_hint(activation)}") from error
         if not isinstance(function, Function):
             raise TypeError(f"MLP: activation must make a Function, {activation!r} returned {function!r}")
         model.add(function).add(Linear(in_features, size))
     return model
+
+
+def _class_hint(activation: Any) -> str:
+    """Return which class to give instead of a name, a function or a Function; "" if caffelite has none."""
+    name = activation if isinstance(activation, str) else getattr(activation, "__name__", type(activation).__name__)
+    classes = {kind.lower(): kind for kind in functions.__all__ if isinstance(getattr(functions, kind), type)}
+    kind = classes.get(name.replace("_", "").lower())
+    return f"; give the class: activation=cl.{kind}" if kind else ""

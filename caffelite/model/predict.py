@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.tracebacks import hide_inner_frames
+from caffelite.core.arrays import check_positive_integer
 from caffelite.core.modes import inference
 from caffelite.data import out_of_core
 from caffelite.data.conversion import count_rows
@@ -34,11 +36,16 @@ MIN_BLOCK = 3  # rows; a single row could be broadcast, and two blocks have to d
 
 def predict(model: Container, x: Any, batch_size: int, lengths: Any = None) -> Any:
     """Return the outputs for all rows of what `predict` was given."""
-    inputs, _ = model_inputs(model, "predict", x)
-    if lengths is None:
-        return predict_arrays(model, inputs, batch_size)
-    count_rows("predict", inputs)
-    return predict_by_length(model, inputs, batch_size, as_lengths(lengths, inputs))
+    try:
+        batch_size = check_positive_integer("batch_size", batch_size)
+        inputs, _ = model_inputs(model, "predict", x)
+        if lengths is None:
+            return predict_arrays(model, inputs, batch_size)
+        count_rows("predict", inputs)
+        return predict_by_length(model, inputs, batch_size, as_lengths(lengths, inputs))
+    except Exception as error:
+        hide_inner_frames(error)
+        raise
 
 
 def predict_by_length(model: Container, inputs: tuple[np.ndarray, ...], batch_size: int, lengths: np.ndarray) -> Any:

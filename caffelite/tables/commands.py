@@ -252,4 +252,6 @@ def _find_names(data: CSVTable, names: Collection[str]) -> list[str]:
 
 def _check_names(data: CSVTable, names: list[str]) -> None:
     if unknown := [name for name in names if name not in data.columns]:
-        raise ValueError(f"{data.path} has no column {unknown[0]!r}; it has {', '.join(data.columns)}")
+        is_data = any(name.removeprefix("-").replace(".", "", 1).isdigit() for name in data.columns)
+        hint = "; the first line should have the names of the columns" if is_data else ""
+        raise ValueError(f"{data.path} has no column {unknown[0]!r}; it has {', '.join(data.columns)}{hint}")

@@ -47,7 +47,7 @@ def describe_target(target: Target, parts: TableSplit, other_task: str | None, r
             class_texts[MAX_LISTED_CLASSES:] = [f"{len(class_texts) - MAX_LISTED_CLASSES:,} more"]
         text = f"{target.name}: classification, {len(by_frequency):,} classes: {', '.join(class_texts)}"
     text += f"; or --task {other_task}" if other_task else ""
-    uses = [f"{np.count_nonzero(rows):,} for the {name}" for name, rows in parts._asdict().items()]
+    uses = [f"{np.count_nonzero(rows):,} for {use}" for use, rows in zip(("training", "testing"), parts, strict=True)]
     without = f"; {plural(rows_without, 'row')} without {target.name} left out" if rows_without else ""
     return f"{text}\n{plural(len(values), 'row')}: {', '.join(uses)}{without}"
 

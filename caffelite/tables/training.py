@@ -81,7 +81,7 @@ def split(target: Target, test: float, seed: int) -> TableSplit:
         held_out[np.unique(target.values[order], return_index=True)[1]] = False
     test_rows = np.isin(np.arange(n), order[held_out])
     if n < MIN_ROWS or test_rows.sum() < 1 or (~test_rows).sum() < 2:
-        raise ValueError(f"{n:,} rows are too few to train on some and test on others")
+        raise ValueError(f"{n:,} rows are too few to train on some and test on others: give {MIN_ROWS} or more")
     return TableSplit(~test_rows, test_rows)
 
 

@@ -21,7 +21,7 @@ from caffelite.data.lengths import cut_batch
 from caffelite.files.state import BaseModel
 from caffelite.optimizers import Optimizer, TrainingDiverged
 from caffelite.training import inputs, step
-from caffelite.training.callbacks.advice import ScaleWarning, find_merged_layers
+from caffelite.training.callbacks.advice import ScaleWarning, find_merged_layers, warn_of_guessing
 from caffelite.training.callbacks.averaging import AveragingHook, AveragingStep
 from caffelite.training.callbacks.base import LoopHook, Training
 from caffelite.training.callbacks.callback_list import CallbackList
@@ -136,6 +136,8 @@ class TrainingRun:
             hooks.clear()  # so the data are free at once, also after an exception
             if checkpoints is not None:
                 checkpoints.epochs = None
+        if processes.is_main and not any(getattr(c, "restore_best", False) for c in self.callback_list.callbacks):
+            warn_of_guessing(self.model, options.loss, self.history, self._count_steps(batches) or 0)
         return self.history
 
     def _make_objective(self) -> Objective:

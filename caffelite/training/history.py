@@ -39,7 +39,8 @@ class History(dict[str, list[float]]):
         from caffelite._support.hints import attribute_error, did_you_mean  # only for errors
 
         key = name if name in self else "loss" if name == "history" else None
-        hint = did_you_mean(name, self) if key is None else f"; a History is a dict of the numbers: history[{key!r}]"
+        hint = did_you_mean(name, [*self, "plot"]) if key is None else f"; a History is a dict: history[{key!r}]"
+        hint = "; history.plot() draws the curves" if name == "show" else hint
         raise attribute_error("'History' object", name, hint)
 
     def __str__(self) -> str:
@@ -47,6 +48,9 @@ class History(dict[str, list[float]]):
         ends = [f"{name} {' → '.join([f'{x:.4g}' for x in (*x[:1], *x[1:][-1:])])}" for name, x in self.items() if x]
         epochs = max(map(len, self.values()), default=0)
         return make_writable(", ".join([f"{epochs} epoch{'s' * (epochs != 1)}", *ends]))
+
+    def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
+        printer.text(make_writable(f"{self}; .plot() draws the curves"))
 
     def __missing__(self, name: str) -> Any:
         raise KeyError(f"{name!r} was not measured, only {', '.join(self)}; fit takes metrics and validation_data")

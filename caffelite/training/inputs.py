@@ -238,9 +238,12 @@ def prepare_data(model: BaseModel, given: UserData, loss: Function) -> tuple[Bat
     try:
         shape, rows = check_rows(model, name, cut_data.inputs), len(inputs[0])
     except ValueError as error:
-        if not isinstance(x, Mapping):
+        hint = "; unpack a data set as (x, y), (x_test, y_test)"
+        if isinstance(x, Mapping):
+            hint = f"; {name} is a dict, whose values are columns: {', '.join(map(repr, x))}"
+        elif not (isinstance(x, tuple) and isinstance(y, tuple) and len(x) == len(y) == 2):
             raise
-        raise ValueError(f"{error}; {name} is a dict, whose values are columns: {', '.join(map(repr, x))}") from None
+        raise ValueError(f"{error}{hint}") from None
     check_indices(model, name, cut_data.inputs)
     for target_name, a in targets.items():
         if a.shape[:1] != (rows,):

@@ -21,6 +21,7 @@ from caffelite.functions.arithmetic import BroadcastFunction
 from caffelite.functions.losses.base import Loss, Penalized, unwrap_penalized
 from caffelite.functions.losses.classification import FocalLoss, SigmoidLoss, SoftmaxLoss
 from caffelite.functions.losses.multi_output import Losses
+from caffelite.functions.losses.regression import HuberLoss, MAELoss, MSELoss
 from caffelite.optimizers import TrainingDiverged
 from caffelite.program.recording import Recording
 from caffelite.training.metrics.base import EpochMetric, Metric, OutputMetric, to_number
@@ -258,6 +259,7 @@ class MetricGroup:
         self.selection = slice(selection[0], selection[0] + 1) if selection else slice(None)
         self.accuracy = next((name for name, metric in metrics.items() if metric is accuracy), None)
         self.epoch_metrics = {name: metric for name, metric in metrics.items() if metric is not accuracy}
+        self.takes_numbers = type(unwrap_penalized(loss)) in (MSELoss, MAELoss, HuberLoss)
         self.link, self.threshold = find_threshold(loss)  # with one score per row, class 1 is link(score) > threshold
         self.warn_once = warn_once
         # If the threshold is not known, accuracy has three sums: with threshold 0, with ½, and how far scores are
@@ -291,6 +293,12 @@ class MetricGroup:
         if isinstance(metric, ClassificationMetric) and self._are_probabilities(targets[0]):
             shape = shape[:-1]
         metric.check(name, outputs[0].shape, shape, multilabel=self.threshold is not None)
+        if metric is accuracy and self.takes_numbers:
+            with kernels.pause_recording():
+                numbers = targets[0][(targets[0] != 0) & (targets[0] != 1)]
+            if len(numbers):
+                message = f"{name} compares classes 0 and 1, and y has {numbers[0]:.4g}"
+                raise ValueError(f"{message}: for numbers use mae, rmse or r2")
 
     def _are_probabilities(self, targets: np.ndarray) -> bool:
         """Return whether targets are probabilities of classes. Metrics that take labels get the most probable class."""

@@ -52,7 +52,7 @@ class Film:
         return len(self.epochs)
 
     def __repr__(self) -> str:
-        return f"Film({len(self)} frames, epochs {self.epochs[0]} … {self.epochs[-1]})"
+        return f'Film({len(self)} frames, epochs {self.epochs[0]} … {self.epochs[-1]}; .save("film.gif") writes it)'
 
     def _add_frame(self, model: Model, epoch: int) -> None:
         """Record a frame, replacing any frame of the same epoch."""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from caffelite import _kernels as kernels
+from caffelite._support.migration_hints import hint_arguments
 from caffelite._support.text_table import FIT_STYLE, shorten
 from caffelite.core.autograd import topological_order
 from caffelite.core.modes import mode, record_graph
@@ -80,6 +81,7 @@ class Box:
         self.height = max(MIN_HEIGHT, LINE_HEIGHT * len(lines) + 14) if lines else 0
 
 
+@hint_arguments
 def graph(tensor: Tensor) -> SVG:
     """Draw the graph that made a Tensor: its Functions and leaves.
 
@@ -91,7 +93,7 @@ def graph(tensor: Tensor) -> SVG:
     anything but a Tensor, and RuntimeError if `backward` has freed the graph.
     """
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"graph takes a Tensor, got {tensor!r}")
+        raise TypeError(f"graph takes a Tensor, such as model(x), got {tensor!r}")
     try:
         return draw_boxes(build_boxes(tensor))
     except RuntimeError:

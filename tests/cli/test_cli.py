@@ -402,6 +402,13 @@ def test_info_prints_the_configuration(capsys):
     assert run("info").stdout.splitlines()[0] == expected.splitlines()[0]
 
 
+def test_a_command_or_a_choice_that_is_almost_right_is_named(capsys):
+    assert refusal(capsys, "trian", "x.csv").endswith("; did you mean 'train'?")
+    choice = refusal(capsys, "train", "x.csv", "--target", "y", "--task", "regresion")
+    assert choice.endswith("; did you mean 'regression'?")
+    assert "did you mean" not in refusal(capsys, "bake")
+
+
 def test_version_prints_the_version(capsys):
     with pytest.raises(SystemExit) as exit:
         cli.main(["--version"])

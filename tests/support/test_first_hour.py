@@ -132,7 +132,28 @@ MISTAKES = {
     "NaN": (lambda: fit(with_nan(3)), cl.TrainingDiverged, "x is not finite in 1 of 200 rows, in row 3 of these"),
     "NaN in rows": (lambda: fit(with_nan(9, 4)), cl.TrainingDiverged, "in 2 of 200 rows, first in row 4 of these"),
     "a folder": (lambda: cl.datasets.mnist(), TypeError, 'give a folder for the files, such as mnist("data'),
+    "a data set that was not unpacked": (
+        lambda: fit(*cl.datasets.digits()),
+        ValueError,
+        "; unpack a data set as (x, y), (x_test, y_test)",
+    ),
+    "accuracy of numbers": (
+        lambda: fit(y=X[:, :1], layers=[cl.Linear(2, 1)], loss=cl.MSELoss(), metrics=["accuracy"]),
+        ValueError,
+        ": for numbers use mae, rmse or r2",
+    ),
+    # ---- arguments ----
+    "options of fit by their places": (
+        lambda: MODEL.fit(X, Y, cl.SoftmaxLoss(), SGD, 10),
+        TypeError,
+        "but 6 were given; give loss=…, optimizer=…, epochs=… by name",
+    ),
+    "graph of a model and x": (lambda: cl.graph(MODEL, X), TypeError, "; give a Tensor, such as cl.graph(model(x))"),
+    "graph of a model": (lambda: cl.graph(MODEL), TypeError, "graph takes a Tensor, such as model(x), got Model"),
     # ---- names ----
+    "history.show": (lambda: HISTORY.show(), AttributeError, "; history.plot() draws the curves"),
+    "Classifier": (lambda: cl.Classifier, AttributeError, "; or caffelite.sklearn.MLPClassifier"),
+    "accuracy": (lambda: cl.accuracy, AttributeError, 'fit(…, metrics=["accuracy"])'),
     "history.loss": (lambda: HISTORY.loss, AttributeError, "no attribute 'loss'; a History is a dict"),
     "history.accuracy": (lambda: HISTORY.accuracy, AttributeError, "history['accuracy']"),
     "history.history": (lambda: HISTORY.history, AttributeError, "history['loss']"),
@@ -355,6 +376,46 @@ def test_looking_for_dead_units_changes_no_bit_of_the_training(monkeypatch):
         model = cl.Model([cl.Linear(64, 100), cl.ReLU(), cl.Dropout(0.5), cl.Linear(100, 10)], seed=0)
         results.append((train(model, x, y, lr=1e-5, epochs=3, batch_size=32), bits(model)))
     assert results[0] == results[1]
+
+
+GUESSING = r"^the loss is \d+\.\d+; guessing would give {}: try a learning rate ten times smaller, and a new model$"
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs", "guess"), [(cl.SoftmaxLoss(0.1), 3, "1.099"), (cl.SigmoidLoss(), 1, "0.6931")]
+)
+def test_a_training_that_ends_above_the_loss_of_guessing_names_the_learning_rate(loss, outputs, guess):
+    x, y = cl.datasets.spiral(seed=0)
+    y = y if outputs == 3 else y % 2
+    with pytest.warns(cl.TrainingWarning, match=GUESSING.format(guess)) as caught:
+        train(cl.MLP(2, [100, outputs], seed=0), x, y, loss=loss, lr=30, momentum=0.9, batch_size=32, epochs=20)
+    assert len(caught) == 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"epochs": 2, "batch_size": 8, "lr": 5},  # the first may be too few for any rate
+        {"epochs": 5, "batch_size": 300, "lr": 30},
+        {"callbacks": [cl.callbacks.EarlyStopping("loss", patience=20)]},  # the model is that of the best epoch
+        {"lr": 0.3},  # it learns
+        {"lr": 1, "class_weight": {0: 9, 1: 1, 2: 1}},
+    ],
+    ids=["two epochs", "five steps", "EarlyStopping", "small rate", "class weights"],
+)
+def test_a_training_that_may_be_right_is_not_compared_with_guessing(options):
+    x, y = cl.datasets.spiral(seed=0)
+    options = {"lr": 10, "momentum": 0.9, "batch_size": 32, "epochs": 20, **options}
+    assert train(cl.MLP(2, [100, 3], seed=0), x, y, **options)["loss"][-1] > 0
+
+
+def test_labels_by_chance_and_a_loss_that_only_falls_are_not_compared_with_guessing():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(2000, 20)), rng.integers(0, 4, 2000)
+    noise = train(cl.MLP(20, [32, 4], seed=0), x, y, lr=0.1, momentum=0.9, batch_size=32, epochs=3)["loss"]
+    slow = train(cl.MLP(20, [32, 4], seed=0), 100 * x, y, lr=1e-7, batch_size=32, epochs=3)["loss"]
+    assert min(noise) > 1.3
+    assert slow[0] > slow[1] > slow[2] > 2 * np.log(4)
 
 
 @pytest.mark.parametrize(

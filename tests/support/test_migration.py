@@ -269,7 +269,11 @@ ERRORS = {
     "a layer's class": (lambda: cl.Model([cl.ReLU]), TypeError, "ReLU(…) makes one"),
     "a function of Tensors": (lambda: cl.Model([cl.relu]), TypeError, "are for a Model that writes `call`"),
     "forward for call": (lambda: train(Torch(), X, Y), ValueError, "Torch has no Functions: add some, or write a"),
-    "one row": (lambda: classifier(2, 3).predict(X[0]), ValueError, "expected (n, …, 2): x[None] is one row"),
+    "one row": (
+        lambda: classifier(2, 3).predict(X[0]),
+        ValueError,
+        "expected (n, …, 2); for a single example give x[None]",
+    ),
     "one feature": (lambda: classifier(1, 3).predict(X[:, 0]), ValueError, "x[:, None] has rows of one number"),
     "summary of a number": (lambda: classifier(2, 3).summary(2), TypeError, "a row, such as (64,), got 2"),
     "labels in a column": (lambda: fit(y=Y[:, None]), ValueError, "one label a row, (n,), not a column: np.ravel(y)"),

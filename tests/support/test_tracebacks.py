@@ -99,3 +99,30 @@ def test_an_exception_of_caffelites_own_keeps_all_its_frames_and_has_no_note():
         model.fit(X, Y, loss=cl.SoftmaxLoss(), optimizer=cl.SGD(model.parameters(), lr=0.1), verbose=0)
     assert not hasattr(raised.value, "__notes__")
     assert len(traceback.extract_tb(raised.value.__traceback__)) > 3
+
+
+def count_visible_frames(run, kind):
+    """Return how many of caffelite's frames IPython and pytest show. They always show the last one, too."""
+    with pytest.raises(kind) as raised:
+        run()
+    frames = [frame for frame, _ in traceback.walk_tb(raised.value.__traceback__) if frame.f_globals is not globals()]
+    return sum("__tracebackhide__" not in frame.f_locals for frame in frames)
+
+
+def test_ipython_and_pytest_skip_caffelites_frames_of_an_error_about_arguments():
+    model = cl.Model([cl.Linear(4, 3)], seed=0)
+    options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "verbose": 0}
+    assert count_visible_frames(lambda: model.fit(X, Y, **options), ValueError) == 0
+    assert count_visible_frames(lambda: model.fit(X * np.nan, Y % 3, **options), cl.TrainingDiverged) == 0
+    assert count_visible_frames(lambda: model.evaluate(X, Y, loss=cl.SoftmaxLoss()), ValueError) == 0
+    assert count_visible_frames(lambda: model.predict(X[0]), ValueError) == 0
+    assert count_visible_frames(lambda: model.predict(X, batch_size=0), ValueError) == 0
+
+
+def test_frames_around_the_users_code_and_of_a_mistake_in_caffelite_are_not_skipped(monkeypatch):
+    model = cl.Model([cl.Linear(4, 4)], seed=0)
+    options = {"loss": cl.SoftmaxLoss(), "optimizer": cl.SGD(model.parameters(), lr=0.1), "verbose": 0}
+    callback = [lambda epoch, history: model.predict(X[:, 0])]
+    assert count_visible_frames(lambda: model.fit(X, Y, callbacks=callback, **options), ValueError) > 0
+    monkeypatch.setattr("caffelite.training.inputs.check_weights", lambda loss, weights: {}[loss])
+    assert count_visible_frames(lambda: model.fit(X, Y, **options), KeyError) > 0

@@ -33,7 +33,7 @@ def test_train_says_what_the_columns_were_taken_for_and_how_good_both_models_are
         r"since +left out +'2020-01-02' everywhere",
         r"price +left out +as you said",
         r"sold: classification, 2 classes: (no|yes) \d+%, (no|yes) \d+%",
-        r"400 rows: 320 for the training, 80 for the test",
+        r"400 rows: 320 for training, 80 for testing",
         r"4 nets, [\d,]+ parameters, \d+ epochs in [\d.]+ seconds",
         r"best for the rows that a net holds out: epoch \d+ … \d+",
         r" +training +test +linear +boosted trees +always (no|yes)",
@@ -231,6 +231,12 @@ def test_numbers_named_as_categories_are_categories_in_predictions_too(tmp_path)
     np.testing.assert_allclose(np.array(values, float), [0.25, 5.5, 2.75], atol=0.3)
 
 
+def test_a_table_without_a_line_of_names_is_an_error_that_asks_for_it(tmp_path):
+    (tmp_path / "data.csv").write_text("-0.5,yes\n1.5,no\n")
+    found = run("train", tmp_path / "data.csv", "--target", "sold")
+    assert found.err.endswith("it has -0.5, yes; the first line should have the names of the columns\n")
+
+
 @pytest.mark.usefixtures("forbidden_training")
 @pytest.mark.parametrize(
     ("arguments", "message"),
@@ -246,7 +252,7 @@ def test_numbers_named_as_categories_are_categories_in_predictions_too(tmp_path)
         (["train", "data.csv"], "train: error: the following arguments are required: --target"),
         (
             ["train", "data.csv", "--target", "y"],
-            "train: error: 15 rows are too few to train on some and test on others",
+            "train: error: 15 rows are too few to train on some and test on others: give 20 or more",
         ),
         (
             ["train", "data.csv", "--target", "y", "--output", "m.txt"],

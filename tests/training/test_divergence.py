@@ -1,6 +1,7 @@
 """A loss or a gradient that is not finite ends the training before its step."""
 
 import random
+import re
 
 import numpy as np
 import pytest
@@ -141,3 +142,14 @@ def test_a_model_that_diverged_can_be_trained_on():
         train(model, np.full_like(X, np.nan), Y)
     history = train(model, X, Y, epochs=3)
     assert history["loss"][-1] < history["loss"][0]
+
+
+@pytest.mark.parametrize(
+    ("x", "scaled"),
+    [(X * 100, "(x - x.mean(axis=0)) / x.std(axis=0)"), (np.arange(60 * 64).reshape(60, 64) % 256, "x / 255")],
+    ids=["columns", "pixels"],
+)
+def test_large_numbers_in_x_are_named_with_the_way_to_scale_them(x, scaled):
+    message = rf"; x reaches \d+(\.\d+)?: scale it, {re.escape(scaled)}, or try a smaller learning rate$"
+    with pytest.raises(cl.TrainingDiverged, match=message):
+        train(classifier(x.shape[1], 16, 3), x, Y, lr=1e30, epochs=50)

@@ -1,5 +1,6 @@
 import re
 import xml.etree.ElementTree as ElementTree
+from types import SimpleNamespace
 
 import matplotlib.pyplot as plt
 import pytest
@@ -104,6 +105,12 @@ def test_without_matplotlib_a_notebook_shows_a_table():
     for text in ("val_accuracy", ">1<", ">…<", ">20<", ">30<", f">{one['loss'][-1]:.4g}<"):
         assert text in html
     assert history(3)._repr_html_().count("<tr>") == 4
+
+
+def test_a_terminal_of_ipython_shows_a_line_and_not_all_numbers():
+    text = []
+    cl.History(loss=[1.0] * 600)._repr_pretty_(SimpleNamespace(text=text.append), False)
+    assert text == ["600 epochs, loss 1 → 1; .plot() draws the curves"]
 
 
 def test_names_with_dollar_signs_are_drawn_as_they_are():

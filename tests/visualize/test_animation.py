@@ -165,6 +165,10 @@ def test_a_page_has_all_frames_and_needs_nothing_else(tmp_path):
     assert "epoch 12" in page
 
 
+def test_a_film_in_a_terminal_says_how_to_save_it():
+    assert repr(make_film(epochs=2)) == 'Film(3 frames, epochs 0 … 2; .save("film.gif") writes it)'
+
+
 def test_two_films_on_a_page_have_names_of_their_own():
     names = [re.search(r'id="(film-\w+)"', make_film(epochs=epochs)._repr_html_())[1] for epochs in (2, 3)]
     assert names[0] != names[1]

@@ -1,4 +1,4 @@
-"""Advice in a training: warnings of layers with nothing between them, and of data that are not scaled."""
+"""Advice in a training: warnings of layers with nothing between them, of data that are not scaled, and of guessing."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from caffelite.core.tensor import Tensor
 from caffelite.data.generator import DataGenerator
 from caffelite.data.out_of_core import Source
 from caffelite.files.state import BaseModel
-from caffelite.functions import Conv1d, Conv2d, Linear, ReLU
+from caffelite.functions import Conv1d, Conv2d, Linear, ReLU, SigmoidLoss, SoftmaxLoss
+from caffelite.functions.losses.base import unwrap_penalized
 from caffelite.training.callbacks.base import LoopHook
 from caffelite.training.history import History
 
@@ -27,6 +28,7 @@ LARGE = 30  # a number in x that a net of usual weights and learning rates may n
 DEAD = 0.9  # share of the units; without scaling, half of them are often 0 in nets that learn
 ROWS = 256  # to look at
 WEIGHTED = (Linear, Conv1d, Conv2d)
+MIN_STEPS, RISE = 50, 1.2  # of a training whose loss may be judged; a factor between losses that is not by chance
 
 
 def accept_merged_layers(model: BaseModel) -> None:
@@ -124,3 +126,20 @@ def _find_dead_layer(functions: list[Function], rows: np.ndarray) -> str:
                 if (share := 1 - units.mean()) >= DEAD:
                     return f"{share:.0%} of the units of layer {i} {function!r} are 0 for all rows"
     return "" if (y.data != y.data[:1]).any() else "all rows have the same outputs"
+
+
+def warn_of_guessing(model: BaseModel, loss: Any, history: History, steps_per_epoch: int) -> None:
+    """Warn if a long training ends with a loss that went up and down, clearly above that of guessing.
+
+    The same score for all classes has the same loss, whatever the labels, their noise and their weights. A loss that
+    only falls may still arrive.
+    """
+    losses, loss, last = history["loss"], unwrap_penalized(loss), model.functions[-1] if model.is_sequence() else None
+    classes = 2 if type(loss) is SigmoidLoss and loss.pos_weight is None else 0
+    if type(loss) is SoftmaxLoss and isinstance(last, Linear):
+        classes = last.out_features
+    is_long = len(losses) > 2 and steps_per_epoch * len(losses) >= MIN_STEPS
+    has_risen = any(b > RISE * a for a, b in pairwise(losses))
+    if classes and is_long and has_risen and min(losses[len(losses) // 2 :]) > RISE * math.log(classes):
+        guess = f"the loss is {losses[-1]:.4g}; guessing would give {math.log(classes):.4g}"
+        warn(f"{guess}: try a learning rate ten times smaller, and a new model")

@@ -19,8 +19,8 @@ from caffelite.training.step import Step
 class annotate_step(error_note):
     """A context for a step: adds `epoch` and `batch` of `position`, counted from 1, to an exception.
 
-    For TrainingDiverged it adds the reason: data or a parameter that is not finite. Otherwise it suggests a smaller
-    learning rate. It also names the first gradient that was not finite.
+    For TrainingDiverged it adds the reason: data or a parameter that is not finite. Otherwise it suggests to scale
+    large data, or a smaller learning rate. It also names the first gradient that was not finite.
     """
 
     def __init__(self, position: Any, batches: Sequence[Batch], step: Step) -> None:
@@ -47,7 +47,8 @@ class annotate_step(error_note):
             first = f"; in the backward pass, the gradient of {gradient} was the first" if gradient else ""
             reason = "".join(map(describe_nonfinite, self.batches))
             if not reason:
-                reason = f"{describe_nonfinite_parameter(self.model)}; try a smaller learning rate"
+                scale = describe_scale(self.batches[0].inputs[0])
+                reason = f"{describe_nonfinite_parameter(self.model)}; {scale}try a smaller learning rate"
             raise TrainingDiverged(f"{location}: {error}{first}{reason}") from None
 
 
@@ -62,6 +63,15 @@ def describe_nonfinite(data: Batch) -> str:
 def _count_rows(name: str, is_bad: np.ndarray) -> str:
     count, first = is_bad.sum(), "first " if is_bad.sum() > 1 else ""
     return f"; {name} is not finite in {count} of {len(is_bad)} rows, {first}in row {is_bad.argmax()} of these"
+
+
+def describe_scale(x: Any) -> str:
+    """Return text that says how to scale x if it has numbers too large for the usual learning rates, or ""."""
+    if not isinstance(x, np.ndarray) or x.dtype.kind != "f" or abs(x).max() <= 10:
+        return ""
+    are_pixels = x[0].size >= 64 and x.min() >= 0 and x.max() <= 255 and (x == x.round()).all()
+    scaled = "x / 255" if are_pixels else "(x - x.mean(axis=0)) / x.std(axis=0)"
+    return f"x reaches {abs(x).max():.5g}: scale it, {scaled}, or "
 
 
 def describe_nonfinite_parameter(model: BaseModel) -> str:
