@@ -84,8 +84,8 @@ class BaseModel(Function, recordable=True):
         """Write parameters, buffers, the model's structure, its frozen parts and vocabularies to a safetensors file.
 
         The new file replaces an older one when it is complete. `caffelite.load` makes the model again; give it any
-        classes that are not caffelite's. `arguments()` returns how to make an object of such a class. If a Function
-        can't return that, `save` warns with the reason, and saves only the values, for `Model.load`.
+        classes that are not caffelite's. A Function is made again from its `arguments()`. If it can't return them,
+        `save` warns with the reason, and saves only the values, for `Model.load`.
 
         Raise OSError naming the path if the file can't be written, and leave an older one as it was.
         """

@@ -193,8 +193,8 @@ class Container(BaseModel, recordable=True, metaclass=_ContainerMeta):
     def output_shape(self, *input_shapes: Shape) -> Any:
         """Return the shape of the output, or of each of several outputs.
 
-        If a model writes `call`, a copy of it is called on zeros. Raise ValueError if any length but the first is then
-        unknown.
+        If a model writes `call`, a copy of it is called on zeros. Raise ValueError in this case unless the inputs'
+        lengths, except the first, are all known.
         """
         try:
             return shapes.output_shape(self, input_shapes)

@@ -52,8 +52,8 @@ class Model(Container, recordable=True):
     functions : iterable of Function
         Added in order.
     seed : int, optional
-        Seeds the model's random stream. The model draws its parameters from this stream, and `fit` draws from it the
-        order of the rows. Without a seed, Functions keep the parameters they came with.
+        Seeds the model's random stream. The model draws its parameters from this stream, and `fit` draws the order of
+        the rows from it. Without a seed, Functions keep the parameters they came with.
     dtype : float32 or float64
         The model computes in this dtype. `fit`, `predict` and `evaluate` convert their data to it.
 
@@ -246,7 +246,7 @@ class Model(Container, recordable=True):
             the steps computed. Targets keep the shape in which you pass them. If the model has several outputs, a
             callable gets tuples. Or give a list for each output: (["accuracy"], ["mae"]). Their names in the history
             are `accuracy_0` and `mae_1`.
-        verbose : 0 silent, 1 a bar, 2 a line an epoch, "auto"
+        verbose : 0 silent, 1 a bar, 2 a line per epoch, "auto"
         seed : int, optional
             Used for the split and the shuffling, instead of the model's own random stream.
         sample_weight : array-like (n,), optional

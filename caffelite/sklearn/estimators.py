@@ -179,7 +179,7 @@ class MLPClassifier(Perceptron, Classification):
     n_features_in_, feature_names_in_
         As scikit-learn's.
 
-    Differences from scikit-learn's, apart from its speed:
+    Differences from scikit-learn's, apart from speed:
 
     - If X is float32, everything is computed in float32, and otherwise in float64.
     - `warm_start` keeps the optimizer's memory: Adam's moments and the velocity. Learning rates start over.

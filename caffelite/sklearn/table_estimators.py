@@ -332,15 +332,15 @@ class TableClassifier(ClassifierMixin, TableEstimator):
     hidden_layer_sizes : int or list of int
         The sizes of the hidden layers. The first is the size of Splines.
     max_bins : int
-        The largest number of bins of a column of numbers, not counting its tails. There are fewer if a bin would get
+        The largest number of bins for a column of numbers, not counting its tails. There are fewer if a bin would get
         fewer than 100 rows, but at least 8. Finer nets have up to four times as many.
     learning_rate : float
-        The highest learning rate of AdamW. It rises for 2 % of the steps, and then falls to 0 as a cosine. Splines have
-        twice this rate, and the scales of columns ten times this rate. Finer nets have twice these rates.
+        The highest learning rate of AdamW. It rises for 2 % of the steps, and then falls to 0 like a cosine. Splines
+        have twice this rate, and the scales of columns ten times this rate. Finer nets have twice these rates.
     weight_decay : float
         The weight decay of AdamW, for all parameters except the scales of columns. Finer nets have a tenth of it.
     categorical_features : list of names or places, or a mask, optional
-        The columns of numbers to treat as categories. Columns of words always are categories.
+        The columns of numbers to treat as categories. Columns of words are always categories.
     min_frequency : int
         Categories with fewer rows than this count as unknown.
     time : float, optional
@@ -414,9 +414,9 @@ class TableClassifier(ClassifierMixin, TableEstimator):
     def predict_set(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Return which classes are in the set of each row, bool (n, classes), in the order of `classes_`.
 
-        For at least this share of new rows from the same source, the set contains the true class. This holds to within
-        1/√n for n rows that the nets held out, and on average over all rows: for a single class, the share may be
-        lower. A set always has the most probable class, so it is never empty. Row weights do not matter.
+        For at least the share `coverage` of new rows from the same source, the set contains the true class. This holds
+        to within 1/√n for n rows that the nets held out, and on average over all rows: for a single class, the share
+        may be lower. A set always has the most probable class, so it is never empty. Row weights do not matter.
 
         Raise ValueError if there are too few rows for the coverage (0.9 needs 9), and if it is not between 0 and 1.
 
@@ -464,9 +464,9 @@ class TableRegressor(RegressorMixin, TableEstimator):
     def predict_interval(self, X: Any, coverage: float = 0.9) -> np.ndarray:
         """Return the two ends of an interval for each row (n, 2).
 
-        For at least this share of new rows from the same source, the interval contains the true number. This holds to
-        within 1/√n for n rows that the nets held out. About as many numbers are below an interval as above. An interval
-        is wider if larger errors are expected for its row. Row weights do not matter.
+        For at least the share `coverage` of new rows from the same source, the interval contains the true number. This
+        holds to within 1/√n for n rows that the nets held out. About as many numbers are below an interval as above. An
+        interval is wider if larger errors are expected for its row. Row weights do not matter.
 
         Raise ValueError if there are too few rows for the coverage (0.9 needs 19), and if it is not between 0 and 1.
 

@@ -74,10 +74,10 @@ class Columns(Function, recordable=True, rowwise=True):
     robust : bool
         Whether numbers are scaled by their quartiles and kept within limits.
     bins : int
-        The largest number of bins of a column of numbers. It has fewer if quantiles are equal, and up to 8 more in its
+        The largest number of bins for a column of numbers. It has fewer if quantiles are equal, and up to 8 more in its
         tails if `robust`. With 0, there are no bins. A file has a list with the number for each column.
     min_frequency : int
-        Categories with fewer rows count as unknown, so the vector of unknown categories is learned, too.
+        Categories with fewer rows than this count as unknown, so the vector of unknown ones is learned, too.
 
     `arrays` raises ValueError for a missing column and for an infinite number, with its row. It raises TypeError for
     numbers, words or dates where another kind was learned, and for dates that have lost or gained a time zone. All

@@ -237,10 +237,8 @@ def live(
         Keep each run in a file in this folder, which is created if it does not exist. The page shows all runs in the
         folder side by side. Without it, the page shows the runs of this callback. If the file cannot be written later,
         for example because the disk is full, caffelite gives a RuntimeWarning and training continues.
-
     name : str, optional
         The name of the run on the page, such as "lr 0.003". Without it, the name is the time at which it began.
-
     note : str, optional
         A sentence about the run, such as what it tries. The page shows it with the run.
 

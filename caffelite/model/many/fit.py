@@ -98,8 +98,8 @@ def fit_many(
     epochs, shuffle, metrics
         As for `fit`. Metrics of your own are called on several threads.
     seed : int, optional
-        For the splits and the orders, the same in all models. Without it, each model draws from its own stream, as in
-        `fit`.
+        Used for the splits and the shuffling, the same for all models. Without it, each model draws from its own
+        stream, as in `fit`.
     rows : iterable of array-like of int, optional
         The rows that each model gets, as if it got x[rows] and y[rows]:
         `[train for train, test in KFold(5).split(x)]`. A row may occur several times. None means all rows.
@@ -112,8 +112,8 @@ def fit_many(
     validation_rows : iterable of array-like of int, optional
         The rows of x that each model is evaluated on: `[test for train, test in KFold(5).split(x)]`.
     patience : int, optional
-        Each training ends after this many epochs in a row without a better `val_loss`. Its model then gets the
-        parameters of its best epoch: `EarlyStopping("val_loss", patience=patience, restore_best=True)`.
+        Each run ends after this many epochs in a row without a better `val_loss`. Its model then gets the parameters of
+        its best epoch: `EarlyStopping("val_loss", patience=patience, restore_best=True)`.
     verbose : 0, 1, 2 or "auto"
         As for `fit`. It counts the epochs of all models, and shows the latest results of any model.
 

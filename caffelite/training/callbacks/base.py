@@ -90,15 +90,15 @@ class Training(NamedTuple):
     loss: Function  #: The loss to minimize.
     history: History  #: Loss and metrics, epoch by epoch.
     write: Any = None  #: Writes a checkpoint to a path: from `between_steps`, or after an epoch.
-    processes: Any = None  #: The processes that share each batch. None: there is only one process.
+    processes: Any = None  #: The processes that share each batch. None if there is only one.
     metrics: Mapping[str, Metric | OutputMetric] = {}  #: The metrics, by name.
     batches: Any = None  #: The training data: a DataGenerator, or another iterable of batches.
-    epochs: int | None = None  #: The number of epochs, with those before. None: it is not known.
+    epochs: int | None = None  #: The number of epochs, including those before. None if unknown.
     validation: Any = None  #: The data for the evaluation after each epoch, or None.
     loss_so_far: Callable[[], float] | None = None  #: Returns the current epoch's mean loss, NaN before its first step.
-    steps_per_epoch: int | None = None  #: None: it is not known.
-    steps_before: int = 0  #: The steps of earlier trainings that this one goes on with, 0 if they are not known.
-    exclude_time: Callable[[float], None] | None = None  #: Call it after so many seconds of waiting: no step took them.
+    steps_per_epoch: int | None = None  #: None if unknown.
+    steps_before: int = 0  #: The steps of earlier runs that this one continues; 0 if unknown.
+    exclude_time: Callable[[float], None] | None = None  #: Call it after this many seconds of waiting: no step took them.
     averaged_weights: Callable[[], AbstractContextManager[None]] = nullcontext  #: Inside, the weights are averages.
 
     @property

@@ -33,7 +33,7 @@ class Checkpoint:
     monitor : str, optional
         A name in the history. Only an epoch better than all those before it is written. `Monitor` defines "better".
     every : int
-        Write every `every` epochs. With a `monitor`, write after each better epoch instead.
+        Write after this many epochs each time. With a `monitor`, write after each better epoch instead.
     seconds : float, optional
         Write each time this many seconds have passed, even in the middle of an epoch, instead of after `every` epochs.
     mode : "auto", "min" or "max"

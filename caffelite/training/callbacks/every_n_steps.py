@@ -16,8 +16,8 @@ class Each:
     """A callback for every n steps: `Each(100, lambda step, training: print(step))` prints 100, 200, 300 and so on.
 
     `step` is the number of steps so far. The count runs on from epoch to epoch, and after a checkpoint. `training` is a
-    `Training`. After the last step of an epoch, its history already has this epoch. There is one exception: if Python
-    makes the batches one by one, `fit` does not know yet that this batch was the last.
+    `Training`. After the last step of an epoch, `training.history` already has this epoch. There is one exception: if
+    Python makes the batches one by one, `fit` does not know yet that this batch was the last.
 
     A batch that `fit` skips, because its weights are all 0, counts as a step. Many steps are still replayed in one
     go, up to the next call. Raise ValueError for `steps` below 1, and TypeError if f cannot be called.
