@@ -66,7 +66,7 @@ def _read_text(name: str) -> str:
     except OSError as error:
         raise argparse.ArgumentTypeError(f"cannot read {name!r}: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise argparse.ArgumentTypeError(f"{name!r} is not a UTF-8 text: byte {error.start:,} is wrong") from None
+        raise argparse.ArgumentTypeError(f"{name!r} is not a text in UTF-8: byte {error.start:,} is wrong") from None
     if len(text) < MIN_CHARACTERS:
         raise argparse.ArgumentTypeError(f"expected {MIN_CHARACTERS:,} characters or more, {name!r} has {len(text):,}")
     return text

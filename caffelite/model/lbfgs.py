@@ -196,7 +196,7 @@ class FlatLoss:
         self.batch, _ = inputs.prepare_batch(model, batch, loss)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         if not self.parameters:
-            raise ValueError("minimize: there is nothing to train: the model has no parameters or all are frozen")
+            raise ValueError("minimize: there is nothing to train; the model has no parameters or all are frozen")
         self.program = Program(self._forward_and_backward)
         self.last_vector = self._vector()  # the parameters after the last iteration
 

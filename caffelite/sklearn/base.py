@@ -259,9 +259,7 @@ class Estimator(CallbackSupportMixin, BaseEstimator):
         """Raise ValueError if training continues with a model that differs from the parameters."""
         for name, now in self._model_description().items():
             if not np.array_equal(np.atleast_1d(then := self._fitted_description[name]), np.atleast_1d(now)):
-                raise ValueError(
-                    f"training can continue only with the same model: {name} was {then!r}, now it is {now!r}"
-                )
+                raise ValueError(f"training continues only with the same model: {name} was {then!r}, now it is {now!r}")
 
     def _prepare(self, is_partial: bool) -> None:
         """Make the objective and the optimizer of the current parameters, with the last optimizer's memory."""

@@ -98,7 +98,7 @@ class Training(NamedTuple):
     loss_so_far: Callable[[], float] | None = None  #: Returns the current epoch's mean loss, NaN before its first step.
     steps_per_epoch: int | None = None  #: None if unknown.
     steps_before: int = 0  #: The steps of earlier runs that this one continues; 0 if unknown.
-    exclude_time: Callable[[float], None] | None = None  #: Call it after this many seconds of waiting: no step took them.
+    exclude_time: Callable[[float], None] | None = None  #: Call it with the seconds of a wait: no step took them.
     averaged_weights: Callable[[], AbstractContextManager[None]] = nullcontext  #: Inside, the weights are averages.
 
     @property
