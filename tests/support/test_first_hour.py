@@ -252,7 +252,7 @@ def test_the_ways_that_hints_for_tensors_show_are_right():
 
 
 # Names of Python, NumPy and scikit-learn, of methods that a user writes, and of the programs' own classes.
-OTHERS = """False True print iter next len range super default_rng random integers r_ ravel dump transform export
+OTHERS = """False None True print iter next len range super default_rng random integers r_ ravel dump transform export
     tensors There history on_epoch_end add_scalar save_for_backward saved_tensors loss_curve_ pipeline preprocessing
     neural_network model_selection make_pipeline GridSearchCV HistGradientBoostingClassifier Scale Cube Gated attn f g
     loss float32 float64 train_test_split autograd mlflow keras autolog log_metrics wandb log"""

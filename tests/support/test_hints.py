@@ -353,7 +353,7 @@ class LayerDict(cl.Model):
 def test_the_layers_of_a_model_are_its_functions():
     model = cl.Model([cl.Linear(3, 2), cl.ReLU()], seed=0)
     assert model.layers is model.functions
-    assert cl.Model.layers.__doc__.startswith("Return the Functions in it")
+    assert cl.Model.layers.__doc__.startswith("Return the container's Functions")
     stack = Stack()
     assert stack.layers == [stack.first, stack.second]
     assert "layers" not in model.state_dict()
