@@ -1,7 +1,7 @@
 """Write the files that follow from others. setup.py does so before it compiles. Git ignores these files.
 
-The elementwise kernels are rows of the table `operations.py`. From it come the names of the loops' operations
-(`generated/ops.pxi`), the bindings (`generated/operations.pxi`), and the types of the Functions (`functions/math.pyi`).
+The elementwise kernels and losses are rows of tables in `operations.py`. From them come the names of operations in the
+loops (`generated/ops.pxi`), the bindings (`generated/operations.pxi`), and types of Functions (`functions/math.pyi`).
 
 For type checkers and editors there is a stub of each compiled module (`bindings.pyi` and others), from its sources. The
 stub of Tensor's methods (`core/tensor_methods.pyi`) comes from the calls of `add_methods` in functions/.
@@ -43,7 +43,8 @@ def write_all() -> None:
     """Write the files that have changed."""
     (KERNELS / "generated").mkdir(exist_ok=True)
     write(KERNELS / "generated" / "ops.pxi", ops())
-    write(KERNELS / "generated" / "operations.pxi", "\n".join(map(binding, TABLE["KERNELS"])))
+    bindings = [*map(binding, TABLE["KERNELS"]), *map(loss_bindings, TABLE["LOSSES"])]
+    write(KERNELS / "generated" / "operations.pxi", "\n".join(bindings))
     for name in COMPILED:
         write(KERNELS / f"{name}.pyi", stub(read(KERNELS / f"{name}.pyx")))
     write(PACKAGE / "functions" / "math.pyi", math_stub())
@@ -82,6 +83,31 @@ cdef Kernel {constant} = Kernel("{name}", op={name.upper()}, {work})
 def {name}({inputs}):
     """{kernel.formula}"""
     return {call}
+'''
+
+
+def loss_bindings(loss: Any) -> str:
+    """Return the `Kernel`s of a loss of single scores and of its gradient, and the functions that Python calls."""
+    name, op, (work, grad_work) = f"{loss.name}_loss", loss.op.upper(), loss.work
+    kernel, grad_kernel = f"{name.upper()}_KERNEL", f"{name.upper()}_GRAD_KERNEL"
+    declared = [loss.constant] if loss.constant else []
+    constant = loss.constant.split()[1] if loss.constant else None
+    scalar, array = (constant, None) if loss.constant.startswith("double") else (0, constant)
+    inputs = ["cnp.ndarray scores not None", "cnp.ndarray targets not None"]
+    grad_inputs = [*inputs, "cnp.ndarray dy not None", *declared, "cnp.ndarray row_weights=None"]
+    return f'''
+cdef Kernel {kernel} = Kernel("{name}", loops="pointwise_loss", work={work})
+cdef Kernel {grad_kernel} = Kernel("{name}_grad", loops="pointwise_loss_grad", work={grad_work})
+
+
+def {name}({", ".join([*inputs, *declared])}):
+    """Return the mean over each row of {loss.y}: scores and targets (n, …) → (n,)."""
+    return pointwise_loss({kernel}, {op}, scores, targets, {scalar}, {array})
+
+
+def {name}_grad({", ".join(grad_inputs)}):
+    """dscores = dy row_weights {loss.derivative} / k, for rows of k elements."""
+    return pointwise_loss({grad_kernel}, {op}_GRAD, scores, targets, {scalar}, {array}, dy, row_weights)
 '''
 
 

@@ -1,4 +1,4 @@
-"""The elementwise operations: a table of their kernels and a table of their Functions.
+"""The elementwise operations: a table of their kernels, one of their Functions, and one of losses of single scores.
 
 `generate.py` makes the bindings, the names of the loops' operations, and the stubs. `functions/math.py` makes the
 Functions that have a column `y`. onnx/ and c/ take the last columns. So a new operation is its rows here, its loop in
@@ -41,6 +41,19 @@ class Operation(NamedTuple):
     @property
     def function_text(self) -> str:
         return f"{self.y}, elementwise."
+
+
+class LossRow(NamedTuple):
+    """A loss of one score and its target, and its derivative: operations that only loops/loss.pyx runs."""
+
+    name: str  # its kernels are `NAME_loss` and `NAME_loss_grad`
+    op: str  # their operations are `OP` and `OP_grad`
+    constant: str  # a scalar, an array (float64, one number or one for each index of the last axis), or ""
+    work: tuple[int, int]
+    y: str  # the formula, of a score s and a target t
+    derivative: str  # the formula of dy/ds
+    c: str  # y in C, of the score a, the target b and the constant, which is s, or c if it is of an array
+    slope: str  # the derivative in C
 
 
 def write_cbrt(g: Any, x: Any) -> str:
@@ -236,34 +249,31 @@ OPERATIONS = [
     Operation("Softplus", "Softplus", "softplus({x})"),
 ]
 
-# Losses of one score a and its target b, and their derivatives: operations that only loops/loss.pyx runs. In C, c is a
-# constant of the loss.
-LOSSES = {
-    "squared_error": (
-        "(a - b) * (a - b)",
-        "2 * (a - b)",
+LOSSES = [
+    LossRow("mse", "squared_error", "", (15, 15), "(s − t)²", "2 (s − t)", "(a - b) * (a - b)", "2 * (a - b)"),
+    LossRow(
+        *("mae", "absolute_error", "", (15, 15), "|s − t|", "sign(s − t)"),
+        *("fabsf(a - b)", "a > b ? 1 : a < b ? -1 : a - b"),
     ),
-    "absolute_error": (
-        "fabsf(a - b)",
-        "a > b ? 1 : a < b ? -1 : a - b",
-    ),
-    "huber": (
+    LossRow(
+        *("huber", "huber", "double delta", (15, 15)),
+        *("d²/2 if |d| < delta, else of delta (|d| − delta/2), d = s − t", "clip(s − t, −delta, delta)"),
         "fabsf(a - b) > s ? s * (fabsf(a - b) - 0.5f * s) : 0.5f * (a - b) * (a - b)",
         "a - b < -s ? -s : a - b > s ? s : a - b",
     ),
-    "cross_entropy": (
+    LossRow(
+        *("sigmoid", "cross_entropy", "cnp.ndarray positive not None", (130, 60)),
+        *("−positive t log p − (1 − t) log(1 − p), p = sigmoid(s)", "((1 + (positive − 1) t) p − positive t)"),
         "(1 - b) * a + (1 + (c - 1) * b) * softplus(-a)",
         "(1 + (c - 1) * b) * sigmoid(a) - c * b",
     ),
-    "quantile": (
-        "(b - a >= 0 ? c : c - 1) * (b - a)",
-        "b > a ? -c : b < a ? 1 - c : b - a",
+    LossRow(
+        *("quantile", "quantile", "cnp.ndarray quantiles not None", (15, 15)),
+        *("q d if d ≥ 0, else (q − 1) d, d = t − s, q of the quantiles", "(−q if t > s, 1 − q if t < s, else 0)"),
+        *("(b - a >= 0 ? c : c - 1) * (b - a)", "b > a ? -c : b < a ? 1 - c : b - a"),
     ),
-    "poisson": (
-        "expf(a) - b * a",
-        "expf(a) - b",
-    ),
-}
+    LossRow("poisson", "poisson", "", (60, 60), "exp(s) − t s", "(exp(s) − t)", "expf(a) - b * a", "expf(a) - b"),
+]
 
 
 def by_function(column: str) -> dict[str, Any]:
@@ -275,5 +285,5 @@ def by_function(column: str) -> dict[str, Any]:
 OPS = (
     *("nothing", "copy"),
     *[kernel.name for kernel in KERNELS],
-    *[name for loss in LOSSES for name in (loss, f"{loss}_grad")],
+    *[name for loss in LOSSES for name in (loss.op, f"{loss.op}_grad")],
 )

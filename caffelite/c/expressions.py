@@ -9,8 +9,8 @@ from caffelite._kernels.operations import KERNELS, LOSSES
 EXPRESSIONS = {
     "copy": "a",
     **{kernel.name: kernel.c for kernel in KERNELS},
-    **{loss: y for loss, (y, _) in LOSSES.items()},
-    **{f"{loss}_grad": dy for loss, (_, dy) in LOSSES.items()},
+    **{loss.op: loss.c for loss in LOSSES},
+    **{f"{loss.op}_grad": loss.slope for loss in LOSSES},
 }
 
 #: The derivatives of the operations that return theirs, too.

@@ -8,18 +8,6 @@ cdef Kernel SOFT_LOSS_KERNEL = Kernel("soft_loss", writes=0b1001, work=160)
 cdef Kernel SOFT_LOSS_GRAD_KERNEL = Kernel("soft_loss_grad", work=15)
 cdef Kernel HINGE_LOSS_KERNEL = Kernel("hinge_loss", checked=2, work=60)
 cdef Kernel HINGE_LOSS_GRAD_KERNEL = Kernel("hinge_loss_grad", checked=2, work=60)
-cdef Kernel MSE_LOSS_KERNEL = Kernel("mse_loss", loops="pointwise_loss", work=15)
-cdef Kernel MSE_LOSS_GRAD_KERNEL = Kernel("mse_loss_grad", loops="pointwise_loss_grad", work=15)
-cdef Kernel MAE_LOSS_KERNEL = Kernel("mae_loss", loops="pointwise_loss", work=15)
-cdef Kernel MAE_LOSS_GRAD_KERNEL = Kernel("mae_loss_grad", loops="pointwise_loss_grad", work=15)
-cdef Kernel HUBER_LOSS_KERNEL = Kernel("huber_loss", loops="pointwise_loss", work=15)
-cdef Kernel HUBER_LOSS_GRAD_KERNEL = Kernel("huber_loss_grad", loops="pointwise_loss_grad", work=15)
-cdef Kernel SIGMOID_LOSS_KERNEL = Kernel("sigmoid_loss", loops="pointwise_loss", work=130)
-cdef Kernel SIGMOID_LOSS_GRAD_KERNEL = Kernel("sigmoid_loss_grad", loops="pointwise_loss_grad", work=60)
-cdef Kernel QUANTILE_LOSS_KERNEL = Kernel("quantile_loss", loops="pointwise_loss", work=15)
-cdef Kernel QUANTILE_LOSS_GRAD_KERNEL = Kernel("quantile_loss_grad", loops="pointwise_loss_grad", work=15)
-cdef Kernel POISSON_LOSS_KERNEL = Kernel("poisson_loss", loops="pointwise_loss", work=60)
-cdef Kernel POISSON_LOSS_GRAD_KERNEL = Kernel("poisson_loss_grad", loops="pointwise_loss_grad", work=60)
 cdef Kernel GAUSSIAN_LOSS_KERNEL = Kernel("gaussian_loss", work=100)
 cdef Kernel GAUSSIAN_LOSS_GRAD_KERNEL = Kernel("gaussian_loss_grad", work=100)
 cdef Kernel WEIGHTED_MEAN_KERNEL = Kernel("weighted_mean", writes=0b111, checked=3, work=100)
@@ -110,94 +98,18 @@ def hinge_loss_grad(cnp.ndarray scores not None, cnp.ndarray labels not None, cn
                        partial(raise_bad_label, "hinge_loss_grad", call.size[1]))
 
 
-def mse_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """Return the mean of (s − t)² over each row: scores and targets (n, …) → (n,)."""
-    return pointwise_loss(MSE_LOSS_KERNEL, SQUARED_ERROR, scores, targets, 0)
-
-
-def mse_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                  cnp.ndarray row_weights=None):
-    """dscores = dy row_weights 2 (s − t) / k, for rows of k elements."""
-    return pointwise_loss_grad(MSE_LOSS_GRAD_KERNEL, SQUARED_ERROR_GRAD, scores, targets, 0, dy, row_weights)
-
-
-def mae_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """Return the mean of |s − t| over each row: scores and targets (n, …) → (n,)."""
-    return pointwise_loss(MAE_LOSS_KERNEL, ABSOLUTE_ERROR, scores, targets, 0)
-
-
-def mae_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                  cnp.ndarray row_weights=None):
-    """dscores = dy row_weights sign(s − t) / k, for rows of k elements."""
-    return pointwise_loss_grad(MAE_LOSS_GRAD_KERNEL, ABSOLUTE_ERROR_GRAD, scores, targets, 0, dy, row_weights)
-
-
-def huber_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, double delta):
-    """Return the mean over each row of d²/2 if |d| < delta, else of delta (|d| − delta/2), with d = s − t."""
-    return pointwise_loss(HUBER_LOSS_KERNEL, HUBER, scores, targets, delta)
-
-
-def huber_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None, double delta,
-                    cnp.ndarray row_weights=None):
-    """dscores = dy row_weights clip(s − t, −delta, delta) / k, for rows of k elements."""
-    return pointwise_loss_grad(HUBER_LOSS_GRAD_KERNEL, HUBER_GRAD, scores, targets, delta, dy, row_weights)
-
-
-def sigmoid_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray positive not None):
-    """Return the mean over each row of −positive t log p − (1 − t) log(1 − p), p = sigmoid(s).
-
-    positive, float64, has one element, or one for each index of the last axis.
-    """
-    return pointwise_loss(SIGMOID_LOSS_KERNEL, CROSS_ENTROPY, scores, targets, 0, positive)
-
-
-def sigmoid_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                      cnp.ndarray positive not None, cnp.ndarray row_weights=None):
-    """dscores = dy row_weights ((1 + (positive − 1) t) p − positive t) / k, for rows of k elements."""
-    return pointwise_loss_grad(SIGMOID_LOSS_GRAD_KERNEL, CROSS_ENTROPY_GRAD, scores, targets, 0, dy, row_weights,
-                               positive)
-
-
-def quantile_loss(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray quantiles not None):
-    """Return the mean over each row of q d if d ≥ 0, else (q − 1) d, d = t − s. q, float64, is as `positive`."""
-    return pointwise_loss(QUANTILE_LOSS_KERNEL, QUANTILE, scores, targets, 0, quantiles)
-
-
-def quantile_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                       cnp.ndarray quantiles not None, cnp.ndarray row_weights=None):
-    """dscores = dy row_weights / k times −q if t > s, 1 − q if t < s, else 0, for rows of k elements."""
-    return pointwise_loss_grad(QUANTILE_LOSS_GRAD_KERNEL, QUANTILE_GRAD, scores, targets, 0, dy, row_weights,
-                               quantiles)
-
-
-def poisson_loss(cnp.ndarray scores not None, cnp.ndarray targets not None):
-    """Return the mean over each row of exp(s) − t s."""
-    return pointwise_loss(POISSON_LOSS_KERNEL, POISSON, scores, targets, 0)
-
-
-def poisson_loss_grad(cnp.ndarray scores not None, cnp.ndarray targets not None, cnp.ndarray dy not None,
-                      cnp.ndarray row_weights=None):
-    """dscores = dy row_weights (exp(s) − t) / k, for rows of k elements."""
-    return pointwise_loss_grad(POISSON_LOSS_GRAD_KERNEL, POISSON_GRAD, scores, targets, 0, dy, row_weights)
-
+# operations.py has the losses of single scores: each has two bindings in ../generated/operations.pxi.
 
 cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar,
-                                cnp.ndarray constants=None):
+                                cnp.ndarray constants, cnp.ndarray dy=None, cnp.ndarray row_weights=None):
+    """Return the loss of each row or, for the gradient dy of their mean, the gradient of the scores."""
     cdef Call call
     scores = begin_loss(&call, kernel, scores, False)
     targets = match_targets(kernel.name, scores, targets)
     call.op, call.scalar[0] = op, scalar
     bind_constants(&call, constants)
-    return launch_losses(&call, scores, targets)
-
-
-cdef cnp.ndarray pointwise_loss_grad(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar,
-                                     cnp.ndarray dy, cnp.ndarray row_weights, cnp.ndarray constants=None):
-    cdef Call call
-    scores = begin_loss(&call, kernel, scores, False)
-    targets = match_targets(kernel.name, scores, targets)
-    call.op, call.scalar[0] = op, scalar
-    bind_constants(&call, constants)
+    if dy is None:
+        return launch_losses(&call, scores, targets)
     return launch_grad(&call, scores, targets, dy, row_weights)
 
 
