@@ -7,19 +7,8 @@ import re
 import numpy as np
 
 from caffelite._support.text_table import shorten
-from caffelite.c.emit import (
-    HELPERS,
-    Shape,
-    as_comment,
-    as_pointer,
-    brackets,
-    define_array,
-    has_two_orders,
-    indent,
-    parameter,
-    to_double,
-    wrap_items,
-)
+from caffelite.c import emit
+from caffelite.c.emit import HELPERS, Shape, as_comment, as_pointer, parameter
 from caffelite.c.layers import CLayer
 from caffelite.core.function import Function, format_shape
 
@@ -88,9 +77,9 @@ class Definitions:
         self.texts.append(f"/* {as_comment(what)}: {sizes}{in_place} */")
         if first == suffix:
             self.texts += [self._define_constant(f"{name}{first}", a) for name, a in layer.constants.items()]
-        attribute = "NOIPA" if pointers or has_two_orders(body) else "NOCLONE"
-        signature = wrap_items(f"static void {function_name}(", [*inputs, parameter("y", layer.y)], ")")
-        self.texts.append(self.convert_code(f"{attribute}\n{signature}\n{{\n{indent(body)}\n}}\n"))
+        attribute = "NOIPA" if pointers or emit.has_two_orders(body) else "NOCLONE"
+        signature = emit.wrap_items(f"static void {function_name}(", [*inputs, parameter("y", layer.y)], ")")
+        self.texts.append(self.convert_code(f"{attribute}\n{signature}\n{{\n{emit.indent(body)}\n}}\n"))
         tables = [line for line in layer.body if line.startswith("static const int ")]
         self.constant_bytes += 4 * sum([int(n) for line in tables for n in re.findall(r"\[(\d+)\] = ", line)])
         return function_name
@@ -102,14 +91,14 @@ class Definitions:
     def convert_code(self, code: str) -> str:
         """C for numbers of the model's dtype, of C for `float`."""
         self._used |= {name for name in HELPERS if re.search(rf"\b{name}\(", code)}
-        return code if self.number_type == "float" else to_double(code)
+        return code if self.number_type == "float" else emit.to_double(code)
 
     def _define_constant(self, name: str, array: np.ndarray) -> str:
         """Return the definition of an array of weights."""
         array = array.astype(self.dtype) if array.dtype.kind == "f" else array
         self.constant_bytes += array.nbytes
         number = self.number_type if array.dtype.kind == "f" else f"{array.dtype}_t"
-        return define_array(f"static const {number} {name}{brackets(array.shape)} =", array)
+        return emit.define_array(f"static const {number} {name}{emit.brackets(array.shape)} =", array)
 
 
 def _identity(function: Function, layer: CLayer) -> tuple:

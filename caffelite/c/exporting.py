@@ -150,6 +150,8 @@ def render(model: Model, path: Any, input_shape: Any, quantize: bool, check: boo
         program = [check_program(net)] if has_check else []
     name = as_comment(Path(path).name)
     arrays, definitions = _arrays(net), net.definitions
+    declaration = wrap_items("void PREDICT(", arrays, ")")
+    notes = dict.fromkeys([_columns_text(a.function) for a in net.graph.columns()])  # each text once
     integers = any("_t " in text for text in (*arrays, *definitions.texts))
     head = HEAD.format(
         name=name,
@@ -158,15 +160,15 @@ def render(model: Model, path: Any, input_shape: Any, quantize: bool, check: boo
         facts="\n".join([f" *     {name:<10}{as_comment(text)}" for name, text in _facts(net)]),
         storage=STORAGE if net.memory else "",
         check=CHECK.format(name=name) if has_check else "",
-        notes="".join([f"\n * {as_comment(text)}\n *" for text in _notes(net)]),
+        notes="".join([f"\n * {as_comment(text)}\n *" for text in notes]),
         summary=as_comment(str(model.summary(shapes[0] if len(shapes) == 1 else tuple(shapes)))),
         includes="#include <math.h>" + "\n#include <stdint.h>" * integers,
         definition=DEFINITION if net.memory else "",
         attributes=ATTRIBUTES,
         sizes=wrap_items("enum { ", [f"PREDICT_{name.upper()} = {value.size}" for name, value in _sizes(net)], " };"),
-        declaration=_signature(net),
+        declaration=declaration,
     )
-    functions = [*definitions.helpers(), *definitions.texts, _predict_function(net), *program]
+    functions = [*definitions.helpers(), *definitions.texts, _predict_function(net, declaration), *program]
     return "\n".join([head, *functions, ""]), net.rounding
 
 
@@ -174,10 +176,6 @@ def _arrays(net: CModel) -> list[str]:
     """Return the parameters of the function in C."""
     inputs = [f"const {net.definitions.convert_code(value.type)} *{value.pointer}" for value, _ in net.inputs]
     return [*inputs, *[f"{net.definitions.number_type} *{value.pointer}" for value, _ in net.outputs]]
-
-
-def _signature(net: CModel) -> str:
-    return wrap_items("void PREDICT(", _arrays(net), ")")
 
 
 def _sizes(net: CModel) -> list[tuple[str, Any]]:
@@ -203,11 +201,6 @@ def _facts(net: CModel) -> list[tuple[str, str]]:
     return [*facts, ("memory", format_bytes(net.memory * net.dtype.itemsize))]
 
 
-def _notes(net: CModel) -> list[str]:
-    """Return the descriptions of the model's Columns, each text once."""
-    return list(dict.fromkeys([_columns_text(a.function) for a in net.graph.columns()]))
-
-
 def _columns_text(f: Columns) -> str:
     """Say which columns the inputs are, and list the categories of each by number."""
     lines = []
@@ -221,7 +214,7 @@ def _columns_text(f: Columns) -> str:
     return "\n".join(lines)
 
 
-def _predict_function(net: CModel) -> str:
+def _predict_function(net: CModel, declaration: str) -> str:
     """Return the function itself, which calls the layers."""
     lines = [f"    PREDICT_MEMORY float memory[{net.memory}];", ""] if net.memory else []
     used = {array.value.pointer.split()[0] for _, arrays in net.calls for array in arrays}
@@ -240,4 +233,4 @@ def _predict_function(net: CModel) -> str:
                 pointer = f"({const}{array.value.type} (*){brackets(array.view[1:])}){start}"
             arguments.append(pointer)
         lines.append(wrap_items(f"    {name}(", arguments, ");", " " * 8))
-    return "\n".join([_signature(net), net.definitions.convert_code("\n".join(["{", *lines, "}"]))])
+    return "\n".join([declaration, net.definitions.convert_code("\n".join(["{", *lines, "}"]))])

@@ -30,109 +30,86 @@ FILES = (  # a file uses functions of files before it
 )
 
 #: How the kernels are called. {0} to {11} are operands, {n[i]} sizes, {t[i][d]} strides, {s[i]} scalars, {h} and {w}
-#: windows. A call that begins with a question mark returns whether the step may go on.
-SIZES = "{n[0]}, {n[1]}, {n[2]}, {n[3]}"
-IMAGES = "{t[0][0]}, {t[0][1]}, {t[0][2]}"
-CONVOLUTION = (
-    "convolution({n[0]}, {n[1]}, {n[2]}, {n[3]}, {n[4]}, {n[5]}, {h}, {w}, {0}, {t[0][0]}, {t[0][1]}, {t[0][2]}, "
-    "{t[0][3]}, {1}, {t[1][0]}, {t[1][1]}, {t[1][2]}, {t[1][3]}, {2}, {t[2][0]}, {t[2][1]}, {t[2][2]}, {t[2][3]}, {3})"
-)
-AVERAGE = "{s[0]}, {0}, {t[0][0]}, {t[0][1]}, {t[0][2]}, {1}, {t[1][0]}, {t[1][1]}, {t[1][2]})"
+#: windows. {n:3} are the first three sizes. A call that begins with a question mark returns whether the step may go on.
+CONVOLUTION = "convolution({n:6}, {h}, {w}, {0}, {t[0]:4}, {1}, {t[1]:4}, {2}, {t[2]:4}, {3})"
+AVERAGE = "{s[0]}, {0}, {t[0]:3}, {1}, {t[1]:3})"
 RECURRENCE = "{rows}, {n[3]}, {n[1]}, {n[4]}, {n[5]}, {0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8}, {9}, {10}, {11})"
 CALLS = {
-    "matmul": (
-        "matmul({n[0]}, {n[1]}, {n[2]}, {0}, {t[0][0]}, {t[0][1]}, {1}, {t[1][0]}, {t[1][1]}, {2}, {t[2][0]}, "
-        "{t[2][1]}, {3}, {adds})"
-    ),
-    "matmul_stack": (
-        "matmul_stack({parts}, {n[0]}, {n[1]}, {n[2]}, {0}, {t[0][0]}, {t[0][1]}, {t[0][2]}, {1}, {t[1][0]}, "
-        "{t[1][1]}, {t[1][2]}, {2}, {t[2][0]}, {t[2][1]}, {t[2][2]})"
-    ),
+    "matmul": "matmul({n:3}, {0}, {t[0]:2}, {1}, {t[1]:2}, {2}, {t[2]:2}, {3}, {adds})",
+    "matmul_stack": "matmul_stack({parts}, {n:3}, {0}, {t[0]:3}, {1}, {t[1]:3}, {2}, {t[2]:3})",
     "convolution": CONVOLUTION,
     "transposed_convolution": CONVOLUTION,
     "convolution_weight_grad": (
-        "convolution_weight_grad({n[0]}, {n[1]}, {n[2]}, {n[3]}, {h}, {w}, {0}, {t[0][0]}, {t[0][1]}, {t[0][2]}, "
-        "{t[0][3]}, {1}, {t[1][0]}, {t[1][1]}, {t[1][2]}, {t[1][3]}, {2}, {t[2][0]}, {t[2][1]}, {t[2][2]}, "
-        "{t[2][3]}, {adds})"
+        "convolution_weight_grad({n:4}, {h}, {w}, {0}, {t[0]:4}, {1}, {t[1]:4}, {2}, {t[2]:4}, {adds})"
     ),
-    "max_pool": (
-        f"max_pool({{n[0]}}, {{outer_count}}, {{h}}, {{w}}, {{0}}, {IMAGES}, {{1}}, {{2}}, {{t[2][0]}}, {{t[2][1]}}, "
-        "{t[2][2]})"
-    ),
-    "max_pool_grad": (
-        f"max_pool_grad({{n[0]}}, {{outer_length}}, {{h}}, {{w}}, {{0}}, {IMAGES}, {{1}}, {{t[1][0]}}, {{t[1][1]}}, "
-        "{t[1][2]}, {2}, {t[2][0]}, {t[2][1]}, {t[2][2]})"
-    ),
+    "max_pool": "max_pool({n[0]}, {outer_count}, {h}, {w}, {0}, {t[0]:3}, {1}, {2}, {t[2]:3})",
+    "max_pool_grad": "max_pool_grad({n[0]}, {outer_length}, {h}, {w}, {0}, {t[0]:3}, {1}, {t[1]:3}, {2}, {t[2]:3})",
     "average_pool": "average_pool({n[0]}, {outer_count}, {h}, {w}, " + AVERAGE,
     "average_pool_grad": "average_pool_grad({n[0]}, {outer_length}, {h}, {w}, " + AVERAGE,
     "upsample": "average_pool_grad({n[0]}, {outer_length}, {h}, {w}, " + AVERAGE,
     "upsample_grad": "average_pool({n[0]}, {outer_count}, {h}, {w}, " + AVERAGE,
-    "sum": "sum({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {s[0]}, {adds})",
-    "largest": "extreme({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {2}, {s[0]})",
-    "smallest": "extreme({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {2}, {s[0]})",
-    "extreme_grad": "extreme_grad({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {2})",
-    "cumsum": "cumsum({n[0]}, {n[1]}, {n[2]}, {n[3]}, {0}, {1})",
-    "prod": "prod({n[0]}, {n[1]}, {n[2]}, {0}, {1})",
-    "prod_grad": "prod_grad({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {2})",
-    "variance": "variance({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {s[0]})",
-    "variance_grad": "variance_grad({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {2}, {s[0]})",
-    "logsumexp": "logsumexp({n[0]}, {n[1]}, {n[2]}, {0}, {1})",
-    "logsumexp_grad": "logsumexp_grad({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {2})",
+    "sum": "sum({n:3}, {0}, {1}, {s[0]}, {adds})",
+    "largest": "extreme({n:3}, {0}, {1}, {2}, {s[0]})",
+    "smallest": "extreme({n:3}, {0}, {1}, {2}, {s[0]})",
+    "extreme_grad": "extreme_grad({n:3}, {0}, {1}, {2})",
+    "cumsum": "cumsum({n:4}, {0}, {1})",
+    "prod": "prod({n:3}, {0}, {1})",
+    "prod_grad": "prod_grad({n:3}, {0}, {1}, {2})",
+    "variance": "variance({n:3}, {0}, {1}, {s[0]})",
+    "variance_grad": "variance_grad({n:3}, {0}, {1}, {2}, {s[0]})",
+    "logsumexp": "logsumexp({n:3}, {0}, {1})",
+    "logsumexp_grad": "logsumexp_grad({n:3}, {0}, {1}, {2})",
     "all_finite": "?all_finite({parts}, {0})",
-    "softmax": "softmax({n[0]}, {n[1]}, {0}, {1})",
-    "softmax_grad": "softmax_grad({n[0]}, {n[1]}, {0}, {1}, {2})",
-    "log_softmax": "log_softmax({n[0]}, {n[1]}, {0}, {1})",
-    "log_softmax_grad": "log_softmax_grad({n[0]}, {n[1]}, {0}, {1}, {2})",
-    "check_labels": "?check_labels({n[0]}, {n[1]}, {n[2]}, {n[3]}, {1})",
-    "check_probabilities": "?check_probabilities({n[0]}, {n[1]}, {0}, {s[0]}, {s[1]})",
-    "softmax_loss": "softmax_loss({n[0]}, {n[1]}, {n[2]}, {n[3]}, {s[0]}, {0}, {1}, {2}, {3})",
-    "softmax_loss_grad": "softmax_loss_grad({n[0]}, {n[1]}, {n[2]}, {n[3]}, {s[0]}, {0}, {1}, {2}, {3}, {4})",
-    "soft_loss": "soft_loss({n[0]}, {n[1]}, {s[0]}, {0}, {1}, {2}, {3})",
-    "soft_loss_grad": "soft_loss_grad({n[0]}, {n[1]}, {s[0]}, {0}, {1}, {2}, {3}, {4})",
-    "hinge_loss": "hinge_loss({n[0]}, {n[1]}, {s[0]}, {0}, {1}, {2})",
-    "hinge_loss_grad": "hinge_loss_grad({n[0]}, {n[1]}, {s[0]}, {0}, {1}, {2}, {3}, {4})",
-    "gaussian_loss": "gaussian_loss({n[0]}, {n[1]}, {0}, {1}, {2})",
-    "gaussian_loss_grad": "gaussian_loss_grad({n[0]}, {n[1]}, {0}, {1}, {2}, {3}, {4})",
-    "weighted_mean": "?weighted_mean({n[0]}, {n[1]}, {n[2]}, {n[3]}, {0}, {1}, {2}, {weights}, {4}, {5})",
-    "layer_norm": "layer_norm({n[0]}, {n[1]}, {n[2]}, {s[0]}, {0}, {1}, {2}, {3}, {4})",
-    "layer_norm_grad": "layer_norm_grad({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {2}, {3}, {4})",
-    "layer_norm_sums": "layer_norm_sums({n[0]}, {n[1]}, {0}, {1}, {2}, {3}, {4})",
+    "softmax": "softmax({n:2}, {0}, {1})",
+    "softmax_grad": "softmax_grad({n:2}, {0}, {1}, {2})",
+    "log_softmax": "log_softmax({n:2}, {0}, {1})",
+    "log_softmax_grad": "log_softmax_grad({n:2}, {0}, {1}, {2})",
+    "check_labels": "?check_labels({n:4}, {1})",
+    "check_probabilities": "?check_probabilities({n:2}, {0}, {s[0]}, {s[1]})",
+    "softmax_loss": "softmax_loss({n:4}, {s[0]}, {0}, {1}, {2}, {3})",
+    "softmax_loss_grad": "softmax_loss_grad({n:4}, {s[0]}, {0}, {1}, {2}, {3}, {4})",
+    "soft_loss": "soft_loss({n:2}, {s[0]}, {0}, {1}, {2}, {3})",
+    "soft_loss_grad": "soft_loss_grad({n:2}, {s[0]}, {0}, {1}, {2}, {3}, {4})",
+    "hinge_loss": "hinge_loss({n:2}, {s[0]}, {0}, {1}, {2})",
+    "hinge_loss_grad": "hinge_loss_grad({n:2}, {s[0]}, {0}, {1}, {2}, {3}, {4})",
+    "gaussian_loss": "gaussian_loss({n:2}, {0}, {1}, {2})",
+    "gaussian_loss_grad": "gaussian_loss_grad({n:2}, {0}, {1}, {2}, {3}, {4})",
+    "weighted_mean": "?weighted_mean({n:4}, {0}, {1}, {2}, {weights}, {4}, {5})",
+    "layer_norm": "layer_norm({n:3}, {s[0]}, {0}, {1}, {2}, {3}, {4})",
+    "layer_norm_grad": "layer_norm_grad({n:3}, {0}, {1}, {2}, {3}, {4})",
+    "layer_norm_sums": "layer_norm_sums({n:2}, {0}, {1}, {2}, {3}, {4})",
     "batch_norm": "batch_norm({n[1]}, {n[3]}, {n[4]}, {s[0]}, {0}, {1}, {2}, {3}, {4})",
     "batch_norm_fixed": "batch_norm_fixed({n[1]}, {n[3]}, {n[4]}, {0}, {1}, {2}, {3}, {4})",
     "batch_norm_grad": "batch_norm_grad({n[1]}, {n[3]}, {n[4]}, {n[5]}, {0}, {1}, {2}, {3}, {4}, {5}, {6})",
     "batch_norm_sums": "batch_norm_sums({n[1]}, {n[3]}, {n[4]}, {0}, {1}, {2}, {3})",
-    "update_moments": "update_moments({n[0]}, {n[1]}, {s[0]}, {0}, {1}, {2})",
+    "update_moments": "update_moments({n:2}, {s[0]}, {0}, {1}, {2})",
     "running_moments": "running_moments({n[0]}, {s[0]}, {0}, {1}, {2})",
     "next_draw": "next_draw({0}, {1})",
     "dropout": "dropout({parts}, {n[0]}, {limit}, {keep}, {0}, {1}, {2})",
     "dropout_grad": "dropout({parts}, {n[0]}, {limit}, {keep}, {0}, {1}, {2})",
     "attention": (
-        "attention({n[0]}, {n[1]}, {n[2]}, {n[3]}, {n[4]}, {n[5]}, {s[0]}, {head}, {limit}, {keep}, {0}, {1}, "
-        "{t[1][0]}, {t[1][1]}, {2}, {t[2][0]}, {t[2][1]}, {3}, {t[3][0]}, {t[3][1]}, {4}, {5}, {t[5][0]}, {t[5][1]}, "
-        "{t[5][2]}, {6}, {room})"
+        "attention({n:6}, {s[0]}, {head}, {limit}, {keep}, {0}, {1}, {t[1]:2}, {2}, {t[2]:2}, {3}, {t[3]:2}, {4}, {5}, "
+        "{t[5]:3}, {6}, {room})"
     ),
     "attention_grad": (
-        "attention_grad({n[0]}, {n[1]}, {n[2]}, {n[3]}, {n[4]}, {n[5]}, {s[0]}, {head}, {limit}, {keep}, {0}, {1}, "
-        "{2}, {3}, {t[3][0]}, {t[3][1]}, {4}, {t[4][0]}, {t[4][1]}, {5}, {t[5][0]}, {t[5][1]}, {6}, {t[6][0]}, "
-        "{t[6][1]}, {7}, {9}, {t[9][0]}, {t[9][1]}, {t[9][2]}, {10}, {room})"
+        "attention_grad({n:6}, {s[0]}, {head}, {limit}, {keep}, {0}, {1}, {2}, {3}, {t[3]:2}, {4}, {t[4]:2}, {5}, "
+        "{t[5]:2}, {6}, {t[6]:2}, {7}, {9}, {t[9]:3}, {10}, {room})"
     ),
-    "rotary": "rotary({n[0]}, {n[1]}, {heads}, {width}, {0}, {turns}, {2}, {t[2][0]}, {t[2][1]})",
+    "rotary": "rotary({n:2}, {heads}, {width}, {0}, {turns}, {2}, {t[2]:2})",
     "take": "?take{integers}({parts}, {n[0]}, {columns}, {0}, {1}, {2})",
-    "take_grad": "?take_grad({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {t[1][0]}, {2}, {adds})",
-    "use_rows": "?use_rows({n[0]}, {n[1]}, {n[2]}, {0}, {2}, {adds})",
-    "cut": "?cut({parts}, {n[0]}, {n[1]}, {0}, {1}, {2})",
+    "take_grad": "?take_grad({n:3}, {0}, {1}, {t[1][0]}, {2}, {adds})",
+    "use_rows": "?use_rows({n:3}, {0}, {2}, {adds})",
+    "cut": "?cut({parts}, {n:2}, {0}, {1}, {2})",
     **dict.fromkeys(("rnn", "gru", "lstm"), "recurrence(" + RECURRENCE),
     **dict.fromkeys(("rnn_grad", "gru_grad", "lstm_grad"), "recurrence_grad(" + RECURRENCE),
-    "standardize": "standardize({n[0]}, {n[1]}, {n[2]}, {d[0]}, {0}, {1}, {2}, {3}, {4})",
-    "standardize_grad": "standardize_grad({n[0]}, {n[1]}, {n[2]}, {d[0]}, {0}, {1}, {2}, {3}, {4})",
-    "piecewise": "piecewise({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {2}, {3})",
-    "piecewise_grad": "piecewise_grad({n[0]}, {n[1]}, {n[2]}, {0}, {1}, {2}, {3}, {4})",
-    "places": "find_places({n[0]}, {n[1]}, {0}, {1}, {2}, {3})",
-    **dict.fromkeys(("splines", "splines_of_codes"), f"?splines({SIZES}, {{0}}, {{1}}, {{2}}, {{3}}, {{4}}, {{5}})"),
-    **dict.fromkeys(
-        ("splines_grad", "splines_of_codes_grad"), f"?splines_grad({SIZES}, {{0}}, {{1}}, {{2}}, {{3}}, {{4}})"
-    ),
-    "splines_input_grad": "splines_input_grad({n[0]}, {n[1]}, {n[3]}, {0}, {1}, {2}, {3}, {4}, {5}, {6})",
+    "standardize": "standardize({n:3}, {d[0]}, {0}, {1}, {2}, {3}, {4})",
+    "standardize_grad": "standardize_grad({n:3}, {d[0]}, {0}, {1}, {2}, {3}, {4})",
+    "piecewise": "piecewise({n:3}, {0}, {1}, {2}, {3})",
+    "piecewise_grad": "piecewise_grad({n:3}, {0}, {1}, {2}, {3}, {4})",
+    "places": "find_places({n:2}, {0}, {1}, {2}, {3})",
+    **dict.fromkeys(("splines", "splines_of_codes"), "?splines({n:4}, {0}, {1}, {2}, {3}, {4}, {5})"),
+    **dict.fromkeys(("splines_grad", "splines_of_codes_grad"), "?splines_grad({n:4}, {0}, {1}, {2}, {3}, {4})"),
+    "splines_input_grad": "splines_input_grad({n:2}, {n[3]}, {0}, {1}, {2}, {3}, {4}, {5}, {6})",
     "spline_table": "spline_table({n[1]}, {n[2]}, {n[3]}, {0}, {1}, {2}, {3}, {4}, {5})",
     "spline_table_grad": "spline_table_grad({n[1]}, {n[2]}, {n[3]}, {0}, {1}, {2}, {3}, {4}, {5}, {6}, {7}, {8})",
     "count_steps": "{count_steps}",
@@ -149,6 +126,13 @@ CALLS = {
     "adamw": "adam({n[2]}, 1, {0}, {1}, {2}, {second}, {3}, {4})",
     "nadam": "nadam({n[2]}, {0}, {1}, {2}, {second}, {3}, {4})",
 }
+
+
+class Numbers(tuple[int, ...]):
+    """Sizes or strides. A template writes the first three as `{n:3}`."""
+
+    def __format__(self, count: str) -> str:
+        return ", ".join(map(str, self[: int(count)]))
 
 
 @dataclass
@@ -231,8 +215,8 @@ def _values(instruction: Instruction, memory: Memory, pointers: list[str]) -> di
     """Return what the templates of `CALLS` name."""
     facts = instruction.call.facts
     n, number = facts.sizes, functools.partial(_number, memory.number_type)
-    values: dict[str, Any] = {"n": n, "t": facts.strides, "parts": facts.parts, "adds": int(facts.accumulates)}
-    values["s"] = [number(x) for x in facts.scalars]
+    values: dict[str, Any] = {"n": Numbers(n), "t": [*map(Numbers, facts.strides)], "parts": facts.parts}
+    values["adds"], values["s"] = int(facts.accumulates), [number(x) for x in facts.scalars]
     values["d"] = [literal(np.float64(x)) for x in facts.scalars]
     values["h"], values["w"] = [f"(window){{{', '.join(map(str, window))}}}" for window in facts.windows]
     values["outer_count"] = facts.parts // max(facts.windows[0].count, 1)

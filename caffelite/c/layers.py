@@ -221,20 +221,15 @@ def _channel_of_group(f: functions.Conv2d | functions.ConvTranspose2d) -> str:
     return f"{group} + c" if inputs == 1 else f"{group} * {inputs} + c"
 
 
-def max_pool(f: Any, x: Shape, y: Shape) -> CLayer:
+def pool(f: Any, x: Shape, y: Shape) -> CLayer:
     windows = WindowLoops(f, x[1:], y[1:], (1,) * len(x[1:]), f.padding)
-    to = f"y[c]{windows.position}"
-    taps = windows.loop_taps(f"{to} = larger({to}, x[c]{windows.place});")
-    body = loops({"c": x[0]}, *windows.loop_positions(f"{to} = -INFINITY;"), *taps)
+    to, element = f"y[c]{windows.position}", f"x[c]{windows.place}"
+    if isinstance(f, functions.MaxPool1d | functions.MaxPool2d):
+        start, tap = "-INFINITY", f"{to} = larger({to}, {element});"
+    else:  # a share of each number is added, as the sum of large ones overflows
+        start, tap = "0", f"{to} += {literal(1 / math.prod(f.kernel_size))} * {element};"
+    body = loops({"c": x[0]}, *windows.loop_positions(f"{to} = {start};"), *windows.loop_taps(tap))
     return CLayer({"x": x}, y, [*windows.tables, *body])
-
-
-def average_pool(f: Any, x: Shape, y: Shape) -> CLayer:
-    windows = WindowLoops(f, x[1:], y[1:], (1,) * len(x[1:]), f.padding)
-    to = f"y[c]{windows.position}"
-    share = literal(1 / math.prod(f.kernel_size))  # of each number, as the sum of large ones overflows
-    taps = windows.loop_taps(f"{to} += {share} * x[c]{windows.place};")
-    return CLayer({"x": x}, y, [*windows.tables, *loops({"c": x[0]}, *windows.loop_positions(f"{to} = 0;"), *taps)])
 
 
 def upsample(f: functions.Upsample, x: Shape, y: Shape) -> CLayer:
@@ -322,8 +317,7 @@ LAYERS: dict[type, Callable[..., CLayer]] = {
     **dict.fromkeys((functions.Linear, functions.DropConnect), linear),
     **dict.fromkeys((functions.Conv1d, functions.Conv2d), convolution),
     **dict.fromkeys((functions.ConvTranspose1d, functions.ConvTranspose2d), transposed_convolution),
-    **dict.fromkeys((functions.MaxPool1d, functions.MaxPool2d), max_pool),
-    **dict.fromkeys((functions.AvgPool1d, functions.AvgPool2d), average_pool),
+    **dict.fromkeys((functions.MaxPool1d, functions.MaxPool2d, functions.AvgPool1d, functions.AvgPool2d), pool),
     functions.Upsample: upsample,
     functions.BatchNorm: batch_norm,
     functions.LayerNorm: lambda f, x, y: normalization(

@@ -22,21 +22,8 @@ from caffelite.c.int8 import Rounding, measure_rounding, round_weights
 from caffelite.c.layers import COMPOSITES, IDENTITIES, CLayer, Operand, elementwise
 from caffelite.core.function import Function
 from caffelite.files.state import state_arrays
-from caffelite.model.export_graph import (
-    Application,
-    Cast,
-    Constant,
-    ExportGraph,
-    InputColumns,
-    Lengths,
-    ModelInput,
-    N,
-    Result,
-    StoredArray,
-    SymbolicLength,
-    merge_constants,
-    trace_graph,
-)
+from caffelite.model import export_graph
+from caffelite.model.export_graph import Application, Cast, InputColumns, ModelInput, N, Result, SymbolicLength
 from caffelite.model.model import Model
 from caffelite.model.tracing import original_class, unwrap_tensor
 
@@ -218,7 +205,7 @@ class CModel:
             return None, np.asarray(values, self.dtype)[()]
         if 0 in np.shape(values):
             raise ValueError(f"export: {a.function!r} gets an array without elements, as it is used in {parent!r}")
-        name = source.name if isinstance(source, StoredArray) else f"a constant of {parent!r}"
+        name = source.name if isinstance(source, export_graph.StoredArray) else f"a constant of {parent!r}"
         return self.make_constant(name, np.asarray(values))
 
     def get_columns(self, source: InputColumns, a: Application, parent: Function) -> Operand:
@@ -245,13 +232,13 @@ class CModel:
 
         If an array has an axis of rows, it goes: it has an entry for each row, or one that is broadcast to all rows.
         """
-        if isinstance(source, StoredArray):
-            source = Constant(state_arrays(self.graph.model)[source.name])
+        if isinstance(source, export_graph.StoredArray):
+            source = export_graph.Constant(state_arrays(self.graph.model)[source.name])
         elif isinstance(source, Result):
             steps = self.leaves[source.application].steps
             results = [unwrap_tensor(step.outputs[source.place]) for step in steps]
             try:
-                source = merge_constants(results, repr(steps[0].function))
+                source = export_graph.merge_constants(results, repr(steps[0].function))
             except ValueError as error:
                 raise ValueError(f"export: {error}") from error
         if source.shape is not None:
@@ -291,19 +278,19 @@ class CModel:
         return y, *scratch
 
 
-def _trace(model: Model, shapes: Sequence[Shape]) -> ExportGraph:
+def _trace(model: Model, shapes: Sequence[Shape]) -> export_graph.ExportGraph:
     """Find the Functions that a model applies to a row; TypeError or ValueError if it can't be followed."""
     if model.is_sequence():
         model.output_shape(*[(None, *shape) for shape in shapes])  # which says what does not fit
     try:
-        return trace_graph(model, shapes, lambda kind: kind in LAYERS or kind in STACKS or kind in IDENTITIES)
+        return export_graph.trace_graph(model, shapes, {*LAYERS, *STACKS, *IDENTITIES}.__contains__)
     except Exception as error:
         how = "" if model.is_sequence() else " through `call`"
         kind = ValueError if isinstance(error, ValueError) else TypeError
         raise kind(f"export: {model!r} can't be followed{how}: {error}") from error
 
 
-def _has_row_axis(shape: Lengths) -> bool:
+def _has_row_axis(shape: export_graph.Lengths) -> bool:
     """Return True if an array of this shape has one part for each row."""
     return shape[:1] == (N,) and not any(isinstance(n, SymbolicLength) for n in shape[1:])
 

@@ -11,17 +11,10 @@ import numpy as np
 
 from caffelite import _kernels as kernels
 from caffelite._support.text_table import format_bytes, shorten
+from caffelite.c import kernel_calls
 from caffelite.c.capture import Capture, Snapshots
 from caffelite.c.emit import INDICES, as_comment, define_array, indent, loop, loops, wrap_items
-from caffelite.c.kernel_calls import (
-    LIBRARY,
-    UnsupportedKernelError,
-    defer_updates,
-    find_functions,
-    used_operands,
-    write_call,
-)
-from caffelite.c.memory import C_TYPES, SEEDED, SIZES, Memory, Region
+from caffelite.c.memory import C_TYPES, SEEDED, SIZES, Memory, Region, plus
 from caffelite.c.training_check import check_program
 from caffelite.core.function import format_shape
 from caffelite.model.model import Model
@@ -81,10 +74,10 @@ class TrainingFile:
 
     def _add_captures(self) -> None:
         """Plan the memory of both steps."""
-        self.train.instructions = defer_updates(self.train.instructions)
+        self.train.instructions = kernel_calls.defer_updates(self.train.instructions)
         try:
-            uses = [[used_operands(call) for call in capture.instructions] for capture in (self.train, self.predict)]
-        except UnsupportedKernelError as error:
+            uses = [[*map(kernel_calls.used_operands, x.instructions)] for x in (self.train, self.predict)]
+        except kernel_calls.UnsupportedKernelError as error:
             raise TypeError(f"there is no C for the kernel {error}{self._find_layer(str(error))}") from None
         self.memory.add(self.train, [*self.inputs, *self.targets], uses[0])
         self.memory.add(self.predict, self.inputs, uses[1])
@@ -123,17 +116,15 @@ class TrainingFile:
 
     def render(self, file_name: str, arrays: list[np.ndarray], losses: tuple[list[float], float] | None) -> str:
         predict = self._predict_function()
-        struct, constants = self._struct(), self._constants()
         main = "" if losses is None else check_program(self, arrays, *losses)
-        library = find_functions([*self.functions, predict], self.real)
-        head = (LIBRARY / "kernel.h").read_text(encoding="utf-8")
+        library = kernel_calls.find_functions([*self.functions, predict], self.real)
         parts = [
             self._comment(file_name),
-            head,
+            (kernel_calls.LIBRARY / "kernel.h").read_text(encoding="utf-8"),
             self._declarations(),
             *[piece + "\n" for piece in library],
-            constants,
-            struct,
+            "\n".join([define_constant(*constant) for constant in self._constant_arrays()]),
+            self._struct(),
             *self.functions,
             self._init_function(),
             self._train_function(),
@@ -160,7 +151,8 @@ class TrainingFile:
 
     def _declarations(self) -> str:
         macro = self.name.upper()
-        lines = [f"#define {macro}_BYTES {self.num_bytes}", f"#define {macro}_STATE {self.state_length}", ""]
+        length = sum(-(-count // SIZES[self.real]) for _, count in self._segments())
+        lines = [f"#define {macro}_BYTES {self.num_bytes}", f"#define {macro}_STATE {length}", ""]
         return "\n".join([*lines, *[f"{text};" for text in self.signatures.values()], ""])
 
     def _comment(self, file_name: str) -> str:
@@ -233,9 +225,6 @@ class TrainingFile:
         arrays += [(f"first_{r.name}", r.first_values, r.type) for r in state]
         return [(name, values, kind) for name, values, kind in arrays if values is not None]
 
-    def _constants(self) -> str:
-        return "\n".join([define_constant(*constant) for constant in self._constant_arrays()])
-
     def _init_function(self) -> str:
         lines = []
         for r in self._ram():
@@ -295,10 +284,6 @@ class TrainingFile:
                 merged.append((r, begin, end))
         return [(place(r, a), (b - a) // r.dtype.itemsize * SIZES[r.type]) for r, a, b in merged]
 
-    @property
-    def state_length(self) -> int:
-        return sum(-(-count // SIZES[self.real]) for _, count in self._segments())
-
     def _state_function(self) -> str:
         rows = [f"{{(unsigned char *)({where}), {count}}}" for where, count in self._segments()]
         table = wrap_items("    const struct { unsigned char *bytes; int count; } parts[] = {", rows, "};", " " * 8)
@@ -333,7 +318,7 @@ def write_calls(
     checks: list[str] = []
     statements: list[str] = []
     for call in capture.instructions:
-        body = write_call(call, memory)
+        body = kernel_calls.write_call(call, memory)
         if body is None:
             continue
         arrays = memory.inputs_in(body.text)
@@ -441,8 +426,7 @@ def element(pointer: str) -> str:
 
 
 def place(region: Region, byte: int) -> str:
-    offset = (byte - region.begin) // region.dtype.itemsize
-    return f"ram.{region.name} + {offset}" if offset else f"ram.{region.name}"
+    return plus(f"ram.{region.name}", (byte - region.begin) // region.dtype.itemsize)
 
 
 def cut_out(spans: list[tuple[int, int]], begin: int, end: int) -> list[tuple[int, int]]:
