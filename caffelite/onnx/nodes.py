@@ -168,14 +168,10 @@ class NodeGraph:
         self.uses.update(node.inputs)
 
     def replace(self, new: Node, old: Node) -> None:
-        """Note that a node is in the place of another one."""
+        """Note that a node is in the place of another one, which is gone with the nodes that only it used."""
         self.producers.update({name: new for name in new.outputs if name})
         self.uses.update(new.inputs)
-        self._release(old)
-
-    def _release(self, node: Node) -> None:
-        """Note that a node is gone, and with it the nodes that only it used."""
-        unused = [node]
+        unused = [old]
         while unused:
             for name in unused.pop().inputs:
                 self.uses[name] -= 1

@@ -16,21 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from caffelite.core.function import Function
 from caffelite.core.python_callback import PythonCallback
 from caffelite.files.state import state_arrays
-from caffelite.model.export_graph import (
-    Application,
-    Cast,
-    Constant,
-    ExportGraph,
-    InputColumns,
-    Length,
-    Lengths,
-    ModelInput,
-    N,
-    Result,
-    StoredArray,
-    SymbolicLength,
-    memory_key,
-)
+from caffelite.model import export_graph
+from caffelite.model.export_graph import Application, ExportGraph, InputColumns, Lengths, N, SymbolicLength
 from caffelite.onnx.estimators import FittedEstimator
 
 OPSET = 17
@@ -74,7 +61,7 @@ class Writer:
         self._model_arrays = state_arrays(graph.model)
         self._array_names: dict[tuple, str] = {}  # of the model's arrays, by their memory
         for name, array in self._model_arrays.items():
-            self._array_names.setdefault(memory_key(array), name)
+            self._array_names.setdefault(export_graph.memory_key(array), name)
         self._names = set(self._model_arrays)  # of values, in use
         self._numbers: Counter[str] = Counter()  # appended to names in use, to tell them apart
         self._cache: dict[Any, str] = {}  # constants, and what is computed of inputs alone
@@ -108,15 +95,15 @@ class Writer:
         """Return the value that comes from there; None for None."""
         if source is None:
             return None
-        if isinstance(source, ModelInput):
+        if isinstance(source, export_graph.ModelInput):
             return self.inputs[source.place]
-        if isinstance(source, Result):
+        if isinstance(source, export_graph.Result):
             return self._results[source.application][source.place]
-        if isinstance(source, StoredArray):
+        if isinstance(source, export_graph.StoredArray):
             return self.initializer(self._model_arrays[source.name])
         if isinstance(source, InputColumns):
             return self._columns(source)
-        if isinstance(source, Cast):
+        if isinstance(source, export_graph.Cast):
             integers = self._value(source.source, dtype)
             return Value(self.node("Cast", integers, to=type_code(dtype)), integers.shape, dtype)
         return self._constant(source, dtype)
@@ -124,7 +111,7 @@ class Writer:
     def initializer(self, x: Any) -> Value:
         """Return a parameter or a buffer of the model."""
         array = getattr(x, "_data", x)
-        name = self._array_names.get(memory_key(array))
+        name = self._array_names.get(export_graph.memory_key(array))
         if name is None:
             return Value(self.constant(array), array.shape, array.dtype)
         self.initializers[name] = array.astype(self.dtype)
@@ -140,7 +127,7 @@ class Writer:
             flat = self.node("Gather", flat, self.constant(columns.ravel()), axis=1)
         return Value(self.node("Reshape", flat, self.shape(shape)), shape, x.dtype)
 
-    def _constant(self, source: Constant, dtype: np.dtype) -> Value:
+    def _constant(self, source: export_graph.Constant, dtype: np.dtype) -> Value:
         values = source.values
         if isinstance(values, SymbolicLength):
             number = self.node("Cast", self.length(values), to=type_code(dtype))
@@ -176,7 +163,7 @@ class Writer:
         """Return the name of a number in the model's dtype."""
         return self.constant(np.array(x, self.dtype))
 
-    def length(self, length: Length) -> str:
+    def length(self, length: export_graph.Length) -> str:
         """Return the name of a length, int64 (1,)."""
         if not isinstance(length, SymbolicLength):
             return self.constant(np.array([length], np.int64))
@@ -189,7 +176,7 @@ class Writer:
                 self._cache[length] = self.node("Add", scaled, self.length(length.offset))
         return self._cache[length]
 
-    def integers(self, lengths: Sequence[Length]) -> str:
+    def integers(self, lengths: Sequence[export_graph.Length]) -> str:
         """Return the name of so many lengths, int64 (k,)."""
         if not any(isinstance(length, SymbolicLength) for length in lengths):
             return self.constant(np.array(lengths, np.int64))

@@ -130,6 +130,9 @@ def _split_heads(node: Node, x: Any, attribute: str) -> Any:
     return x.reshape(len(x), x.shape[1], heads, x.shape[2] // heads).transpose(0, 2, 1, 3)
 
 
+_less_equal = numpy_op(np.less_equal, operator="LessOrEqual")
+
+
 def _attention_mask(node: Node, shape: Sequence[int], cached: int, mask: Any, lengths: Any) -> tuple[Any, Any]:
     """Return the keys that each query sees (None: all), and the numbers to add to its scores (None: none).
 
@@ -160,11 +163,6 @@ def _attention_mask(node: Node, shape: Sequence[int], cached: int, mask: Any, le
         return None, bias
     visible = functools.reduce(functools.partial(numpy_op(np.logical_and, operator="And"), node), parts)
     return node.cache(visible) if is_plain(visible) else visible, bias
-
-
-def _less_equal(node: Node, a: Any, b: Any) -> Any:
-    """Return a ≤ b."""
-    return numpy_op(np.less_equal, operator="LessOrEqual")(node, a, b)
 
 
 OPERATORS: dict[str, Operator] = {"Attention": compute_attention}

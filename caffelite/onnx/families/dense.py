@@ -117,12 +117,6 @@ def find_matmul_add(g: NodeGraph, node: Node) -> Node | None:
     return None
 
 
-def find_matmul(g: NodeGraph, node: Node) -> Node | None:
-    """x W."""
-    x, w = node.inputs
-    return _find_linear(g, node, x, w)
-
-
 def find_gemm(g: NodeGraph, node: Node) -> Node | None:
     """x W + b, or with Wᵀ."""
     x, w, *biases = node.inputs
@@ -190,7 +184,7 @@ def find_dropout(g: NodeGraph, node: Node) -> Node | None:
 GROUPS: dict[str, list[Finder]] = {"Add": [find_matmul_add, find_positional_encoding]}
 
 SINGLE_NODES: dict[str, list[Finder]] = {
-    "MatMul": [find_matmul],
+    "MatMul": [lambda g, node: _find_linear(g, node, node.inputs[0], node.inputs[1])],
     "Gemm": [find_gemm],
     "Gather": [find_embedding],
     "Dropout": [find_dropout],

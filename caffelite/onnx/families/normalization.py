@@ -56,20 +56,15 @@ def find_batch_norm(g: NodeGraph, node: Node) -> Node | None:
 
 
 def find_layer_norm(g: NodeGraph, node: Node) -> Node | None:
+    """Find a LayerNorm, or an RMSNorm, which has no shift."""
     x, scale, *shifts = node.inputs
     a, shift = g.array(scale, 1), g.array(shifts[0], 1) if any(shifts) else None
     if a is None or (any(shifts) and shift is None) or node.get("axis", -1) != -1 or any(node.outputs[1:]):
         return None
     weights = {"scale": scale, **({"shift": shifts[0]} if any(shifts) else {})}
-    return g.layer(node, lambda: functions.LayerNorm(len(a), _epsilon(node), bias=any(shifts)), [x], weights)
-
-
-def find_rms_norm(g: NodeGraph, node: Node) -> Node | None:
-    x, scale = node.inputs
-    a = g.array(scale, 1)
-    if a is None or node.get("axis", -1) != -1:
-        return None
-    return g.layer(node, lambda: functions.RMSNorm(len(a), _epsilon(node)), [x], {"scale": scale})
+    kind: Any = functools.partial(functions.LayerNorm, bias=any(shifts))
+    kind = functions.RMSNorm if node.operator == "RMSNormalization" else kind
+    return g.layer(node, lambda: kind(len(a), _epsilon(node)), [x], weights)
 
 
 def find_channel_norm(g: NodeGraph, node: Node) -> Node | None:
@@ -92,7 +87,7 @@ def _epsilon(node: Node) -> float:
 SINGLE_NODES: dict[str, list[Finder]] = {
     "BatchNormalization": [find_batch_norm],
     "InstanceNormalization": [find_channel_norm],
-    "RMSNormalization": [find_rms_norm],
+    "RMSNormalization": [find_layer_norm],
     "LayerNormalization": [find_layer_norm],
     "GroupNormalization": [find_channel_norm],
 }

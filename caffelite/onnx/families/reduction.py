@@ -46,9 +46,8 @@ def write_variance(g: Writer, f: Any, x: Value) -> str:
 
 
 def write_cumsum(g: Writer, f: Any, x: Value) -> str:
-    axis = f.axis
-    flat = g.node("Reshape", x, g.integers((-1,))) if axis is None else x
-    return g.node("CumSum", flat, g.constant(np.int64(axis or 0)))
+    flat = g.node("Reshape", x, g.integers((-1,))) if f.axis is None else x
+    return g.node("CumSum", flat, g.constant(np.int64(f.axis or 0)))
 
 
 RULES: dict[type, Rule] = {

@@ -13,25 +13,12 @@ from caffelite.core.arrays import normalize_axes
 from caffelite.core.tensor import Tensor
 from caffelite.functions.arithmetic import as_tensor
 from caffelite.model.export_graph import SymbolicLength
+from caffelite.onnx import nodes
 from caffelite.onnx.families.indexing import take
-from caffelite.onnx.nodes import (
-    Finder,
-    Node,
-    NodeGraph,
-    Operator,
-    check_size,
-    constant_integers,
-    is_plain,
-    simple_finder,
-)
+from caffelite.onnx.nodes import Finder, Node, NodeGraph, Operator, check_size, is_plain, simple_finder
 from caffelite.onnx.writing import Rule, Value, Writer, node_rule
 
 # ---- Functions, as nodes --------------------------------------------------------------------------------------------
-
-
-def write_transpose(g: Writer, f: Any, x: Value) -> str:
-    axes = f.axes or range(x.ndim)[::-1]
-    return g.node("Transpose", x, perm=[axis % x.ndim for axis in axes])
 
 
 def write_stack(g: Writer, f: Any, *inputs: Value) -> str:
@@ -62,7 +49,9 @@ RULES: dict[type, Rule] = {
     functions.Flatten: lambda g, f, x: g.node("Flatten", x, axis=1),
     functions.Reshape: lambda g, f, x: g.node("Reshape", x, g.integers((0, *g.application.shapes[0][1:]))),
     functions.ToShape: lambda g, f, x: g.node("Reshape", x, g.shape(g.application.shapes[0])),
-    functions.Transpose: write_transpose,
+    functions.Transpose: lambda g, f, x: g.node(
+        "Transpose", x, perm=[i % x.ndim for i in f.axes or range(x.ndim)[::-1]]
+    ),
     functions.Concatenate: node_rule("Concat", axis="axis"),
     functions.Stack: write_stack,
     functions.Pad: write_pad,
@@ -74,7 +63,7 @@ RULES: dict[type, Rule] = {
 
 
 def find_reshape(g: NodeGraph, node: Node) -> Node | None:
-    lengths = constant_integers(g, node, "shape")
+    lengths = nodes.constant_integers(g, node, "shape")
     if lengths is None or node.inputs[0] in g.constants or 0 in lengths[1 - node.get("allowzero", 0) :]:
         return None
     if lengths[:1] == [0] and lengths.count(-1) < 2:
