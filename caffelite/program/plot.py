@@ -70,6 +70,7 @@ def _draw_kernels(axes: Any, stage: Timeline, colours: dict[Buffer, str]) -> Non
 def _draw_memory(axes: Any, stage: Timeline, colours: dict[Buffer, str], highest: int) -> None:
     """Draw a bar for each temporary, from the first to the last kernel that uses it, at its place in memory."""
     from matplotlib.patches import Rectangle
+    from matplotlib.ticker import MaxNLocator
 
     ends = np.cumsum(stage.seconds) * 1e6
     begins = ends - stage.seconds * 1e6
@@ -78,14 +79,8 @@ def _draw_memory(axes: Any, stage: Timeline, colours: dict[Buffer, str], highest
         edge = 0.5 if bar.nbytes > MIN_OUTLINED * highest else 0
         options: Any = {"facecolor": colours[bar.buffer], "edgecolor": INK, "linewidth": edge}
         axes.add_patch(Rectangle((begins[bar.begin], bar.offset), width, bar.nbytes, **options))
-    axes.yaxis.set_major_locator(_ticks())
+    axes.yaxis.set_major_locator(MaxNLocator(4, integer=True))
     axes.yaxis.set_major_formatter(lambda value, _: format_bytes(value).replace(".0 ", " "))
-
-
-def _ticks() -> Any:
-    from matplotlib.ticker import MaxNLocator
-
-    return MaxNLocator(4, integer=True)
 
 
 def _label(figure: Any, stages: list[Timeline], memories: Any) -> None:
