@@ -2,6 +2,7 @@
 
 The elementwise kernels and losses are rows of tables in `operations.py`. From them come the names of operations in the
 loops (`generated/ops.pxi`), the bindings (`generated/operations.pxi`), and types of Functions (`functions/math.pyi`).
+From each family of loops come the lines that publish its loops (`generated/publish_….pxi`).
 
 For type checkers and editors there is a stub of each compiled module (`bindings.pyi` and others), from its sources. The
 stub of Tensor's methods (`core/tensor_methods.pyi`) comes from the calls of `add_methods` in functions/.
@@ -45,6 +46,9 @@ def write_all() -> None:
     write(KERNELS / "generated" / "ops.pxi", ops())
     bindings = [*map(binding, TABLE["KERNELS"]), *map(loss_bindings, TABLE["LOSSES"])]
     write(KERNELS / "generated" / "operations.pxi", "\n".join(bindings))
+    for path in (KERNELS / "loops").glob("*.pyx"):
+        if (name := f"publish_{path.stem}.pxi") in (source := path.read_text(encoding="utf-8")):
+            write(KERNELS / "generated" / name, publication(source))
     for name in COMPILED:
         write(KERNELS / f"{name}.pyi", stub(read(KERNELS / f"{name}.pyx")))
     write(PACKAGE / "functions" / "math.pyi", math_stub())
@@ -109,6 +113,21 @@ def {name}_grad({", ".join(grad_inputs)}):
     """dscores = dy row_weights {loss.derivative} / k, for rows of k elements."""
     return pointwise_loss({grad_kernel}, {op}_GRAD, scores, targets, {scalar}, {array}, dy, row_weights)
 '''
+
+
+# ---- Cython of the loops ----
+
+
+def publication(source: str) -> str:
+    """Return the lines that publish the loops of a family, its functions of a call, each by its own name."""
+    signature = r"^cdef int (\w+)\((\w+)\* \w+, const Call\* call, Py_ssize_t begin, Py_ssize_t end\)"
+    source = read(KERNELS / "loops" / "family.pxd") + source
+    fused = dict(re.findall(r"^ctypedef fused (\w+):((?:\n {4}\w+)+)", source, re.MULTILINE))
+    lines = ["cdef at_load publish_all() noexcept nogil:"]
+    for name, number in re.findall(signature, source, re.MULTILINE):
+        addresses = [f"<Loop> {name}[{kind}]" for kind in fused.get(number, "").split()] or [f"<Loop> {name}"]
+        lines.append(f'    publish("{name}", {", ".join(addresses)})')
+    return "\n".join([*lines, ""])
 
 
 # ---- stubs of Cython ----

@@ -557,8 +557,4 @@ cdef inline Py_ssize_t strip_queries(const real* x) noexcept nogil:
     return QUERIES_float if real is float else QUERIES_double
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("attention", <Loop> attention[float], <Loop> attention[double])
-    publish("attention_grad", <Loop> attention_grad[float], <Loop> attention_grad[double])
-    publish("rotary", <Loop> rotary[float], <Loop> rotary[double])
-    publish("rotary_table", <Loop> rotary_table[float], <Loop> rotary_table[double])
+include "../generated/publish_attention.pxi"

@@ -141,8 +141,4 @@ cdef int affine(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("crop", <Loop> crop[float], <Loop> crop[double])
-    publish("flip", <Loop> flip[float], <Loop> flip[double])
-    publish("cutout", <Loop> cutout[float], <Loop> cutout[double])
-    publish("affine", <Loop> affine[float], <Loop> affine[double])
+include "../generated/publish_augmentation.pxi"

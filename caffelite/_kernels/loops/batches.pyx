@@ -198,12 +198,4 @@ cdef int add_correct(real* dtype, const Call* call, Py_ssize_t begin, Py_ssize_t
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("shuffle", <Loop> shuffle)
-    publish("group_batches", <Loop> group_batches)
-    publish("take_batch", <Loop> take_batch)
-    publish("put_batch", <Loop> put_batch)
-    publish("advance", <Loop> advance)
-    publish("add_mean", <Loop> add_mean[float], <Loop> add_mean[double])
-    publish("add_weighted_mean", <Loop> add_weighted_mean[float], <Loop> add_weighted_mean[double])
-    publish("add_correct", <Loop> add_correct[float], <Loop> add_correct[double])
+include "../generated/publish_batches.pxi"

@@ -100,8 +100,4 @@ cdef inline double clip_to_finite_square(double q) noexcept nogil:
     return min(max(q, -1e150), 1e150)
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("standardize", <Loop> standardize[float], <Loop> standardize[double])
-    publish("piecewise", <Loop> piecewise[float], <Loop> piecewise[double])
-    publish("piecewise_grad", <Loop> piecewise_grad[float], <Loop> piecewise_grad[double])
-    publish("standardize_grad", <Loop> standardize_grad[float], <Loop> standardize_grad[double])
+include "../generated/publish_columns.pxi"

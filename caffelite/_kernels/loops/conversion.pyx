@@ -100,5 +100,4 @@ cdef inline void convert_from(target* y, const number* a, Py_ssize_t n, bint is_
         y[j] = <target> (a[j] != 0) if is_bool else <target> a[j]
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("convert", <Loop> convert[float], <Loop> convert[double], <Loop> convert[int64_t])
+include "../generated/publish_conversion.pxi"

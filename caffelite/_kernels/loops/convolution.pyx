@@ -826,6 +826,4 @@ cdef inline real sum_lanes(const real* sums) noexcept nogil:
     return <real> any_sum_lanes(sums)
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("convolution", <Loop> convolution[float], <Loop> convolution[double])
-    publish("convolution_weight_grad", <Loop> convolution_weight_grad[float], <Loop> convolution_weight_grad[double])
+include "../generated/publish_convolution.pxi"

@@ -144,6 +144,4 @@ cdef inline void write_sum(real* dw, const Call* call, Py_ssize_t c, Py_ssize_t 
     dw[0] = dw[0] + sum if call.accumulate else sum
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("depthwise", <Loop> depthwise[float], <Loop> depthwise[double])
-    publish("depthwise_weight_grad", <Loop> depthwise_weight_grad[float], <Loop> depthwise_weight_grad[double])
+include "../generated/publish_depthwise.pxi"

@@ -475,5 +475,4 @@ cdef public void piecewise_double(int op, Py_ssize_t n, double* y, Py_ssize_t sy
     piecewise(<Op> op, n, y, sy, a, sa, b, sb, c, sc, scalar)
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("elementwise", <Loop> elementwise[float], <Loop> elementwise[double])
+include "../generated/publish_elementwise.pxi"

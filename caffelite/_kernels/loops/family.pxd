@@ -1,8 +1,9 @@
 """The beginning of every file of loops/.
 
-Each file is a family of loops. Cython makes a C file of it, and the C compiler makes an object of that for each
-instruction set. The objects of one instruction set are linked into one module with `registry.pyx`. A family is plain
-C: Python never runs a statement in it.
+Each file is a family of loops. A loop is a function of a call, `cdef int name(y, call, begin, end)`; generate.py writes
+the lines that publish all loops of a family by name. Cython makes a C file of it, and the C compiler makes an object of
+that for each instruction set. The objects of one instruction set are linked into one module with `registry.pyx`. A
+family is plain C: Python never runs a statement in it.
 
 A .pxd file with the name of a family holds its functions for other families. They are inlined into their callers.
 """

@@ -108,9 +108,4 @@ cdef int use_all_rows(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t 
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("ravel_index", <Loop> ravel_index)
-    publish("take", <Loop> take)
-    publish("take_grad", <Loop> take_grad[float], <Loop> take_grad[double])
-    publish("use_rows", <Loop> use_rows[float], <Loop> use_rows[double])
-    publish("use_all_rows", <Loop> use_all_rows)
+include "../generated/publish_indexing.pxi"

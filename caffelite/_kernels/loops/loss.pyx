@@ -527,17 +527,4 @@ cdef int check_probabilities(real* t, const Call* call, Py_ssize_t begin, Py_ssi
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("softmax_loss", <Loop> softmax_loss[float], <Loop> softmax_loss[double])
-    publish("softmax_loss_grad", <Loop> softmax_loss_grad[float], <Loop> softmax_loss_grad[double])
-    publish("soft_loss", <Loop> soft_loss[float], <Loop> soft_loss[double])
-    publish("soft_loss_grad", <Loop> soft_loss_grad[float], <Loop> soft_loss_grad[double])
-    publish("hinge_loss", <Loop> hinge_loss[float], <Loop> hinge_loss[double])
-    publish("hinge_loss_grad", <Loop> hinge_loss_grad[float], <Loop> hinge_loss_grad[double])
-    publish("pointwise_loss", <Loop> pointwise_loss[float], <Loop> pointwise_loss[double])
-    publish("pointwise_loss_grad", <Loop> pointwise_loss_grad[float], <Loop> pointwise_loss_grad[double])
-    publish("gaussian_loss", <Loop> gaussian_loss[float], <Loop> gaussian_loss[double])
-    publish("gaussian_loss_grad", <Loop> gaussian_loss_grad[float], <Loop> gaussian_loss_grad[double])
-    publish("weighted_mean", <Loop> weighted_mean[float], <Loop> weighted_mean[double])
-    publish("check_labels", <Loop> check_labels)
-    publish("check_probabilities", <Loop> check_probabilities[float], <Loop> check_probabilities[double])
+include "../generated/publish_loss.pxi"

@@ -62,8 +62,8 @@ cdef inline Py_ssize_t strip_columns(const real* x) noexcept nogil:
 
 
 # Pack depth × n elements into strips: strip[k][0 … width − 1]. Return the first strip.
-cdef inline const real* pack(real* strips, const real* x, Py_ssize_t n, Py_ssize_t stride,
-                             Py_ssize_t depth, Py_ssize_t depth_stride) noexcept nogil:
+cdef inline const real* pack_strips(real* strips, const real* x, Py_ssize_t n, Py_ssize_t stride,
+                                    Py_ssize_t depth, Py_ssize_t depth_stride) noexcept nogil:
     cdef Py_ssize_t width = strip_columns(x), count, i, k
     cdef real* strip = strips
     while n > 0:

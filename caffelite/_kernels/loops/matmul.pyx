@@ -80,7 +80,7 @@ cdef int matmul(real* out, const Call* call, Py_ssize_t begin, Py_ssize_t end) n
                                       p.b.stride[0])
                 b = <const real*> packed_b
             elif p.packs:
-                b = pack(<real*> packed_b, b, columns, p.b.stride[1], terms, p.b.stride[0])
+                b = pack_strips(<real*> packed_b, b, columns, p.b.stride[1], terms, p.b.stride[0])
             i = p.i_begin
             while i < p.i_end:
                 strip.rows = min(p.i_end - i, BLOCK_ROWS)
@@ -280,6 +280,4 @@ cdef inline bint is_contiguous(const Operand* x, Py_ssize_t columns) noexcept no
     return x.stride[1] == 1 or columns == 1
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("matmul", <Loop> matmul[float], <Loop> matmul[double])
-    publish("matmul_stack", <Loop> matmul_stack[float], <Loop> matmul_stack[double])
+include "../generated/publish_matmul.pxi"

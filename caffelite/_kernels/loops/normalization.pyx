@@ -667,16 +667,4 @@ cdef int running_moments(real* mean, const Call* call, Py_ssize_t begin, Py_ssiz
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("layer_norm", <Loop> layer_norm[float], <Loop> layer_norm[double])
-    publish("layer_norm_grad", <Loop> layer_norm_grad[float], <Loop> layer_norm_grad[double])
-    publish("layer_norm_sums", <Loop> layer_norm_sums[float], <Loop> layer_norm_sums[double])
-    publish("batch_norm", <Loop> batch_norm[float], <Loop> batch_norm[double])
-    publish("batch_norm_fixed", <Loop> batch_norm_fixed[float], <Loop> batch_norm_fixed[double])
-    publish("batch_norm_grad", <Loop> batch_norm_grad[float], <Loop> batch_norm_grad[double])
-    publish("feature_sums", <Loop> feature_sums[float], <Loop> feature_sums[double])
-    publish("merge_moments", <Loop> merge_moments)
-    publish("batch_norm_sums", <Loop> batch_norm_sums[float], <Loop> batch_norm_sums[double])
-    publish("batch_norm_grad_of_sums", <Loop> batch_norm_grad_of_sums[float], <Loop> batch_norm_grad_of_sums[double])
-    publish("update_moments", <Loop> update_moments[float], <Loop> update_moments[double])
-    publish("running_moments", <Loop> running_moments[float], <Loop> running_moments[double])
+include "../generated/publish_normalization.pxi"

@@ -152,8 +152,4 @@ cdef int average_pool_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssiz
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("max_pool", <Loop> max_pool[float], <Loop> max_pool[double])
-    publish("max_pool_grad", <Loop> max_pool_grad[float], <Loop> max_pool_grad[double])
-    publish("average_pool", <Loop> average_pool[float], <Loop> average_pool[double])
-    publish("average_pool_grad", <Loop> average_pool_grad[float], <Loop> average_pool_grad[double])
+include "../generated/publish_pooling.pxi"

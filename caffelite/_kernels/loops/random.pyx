@@ -44,6 +44,4 @@ cdef int next_draw(void* out, const Call* call, Py_ssize_t begin, Py_ssize_t end
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("dropout", <Loop> dropout[float], <Loop> dropout[double])
-    publish("next_draw", <Loop> next_draw)
+include "../generated/publish_random.pxi"

@@ -19,7 +19,7 @@ from caffelite._kernels.loops.family cimport *
 from caffelite._kernels.loops.math cimport gate_sigmoid, fast_tanh
 from caffelite._kernels.loops.matmul cimport (
     BLOCK_K, COLUMNS_bfloat16, Strip, begin_strips_bfloat16, depth_bfloat16, end_strips_bfloat16, max_terms_bfloat16,
-    pack, pack_columns_bfloat16, pack_rows_bfloat16, run_strip, strip_columns,
+    pack_strips, pack_columns_bfloat16, pack_rows_bfloat16, run_strip, strip_columns,
 )
 
 cdef enum:
@@ -316,7 +316,7 @@ cdef int cut(real* y, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexce
 #   operand  0 strips, 1 b (strides 0 row, 1 column)
 #   parts    strips
 #   rounds   whether b, of float32, is rounded to bfloat16
-cdef int pack_strips(real* strips, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
+cdef int pack(real* strips, const Call* call, Py_ssize_t begin, Py_ssize_t end) noexcept nogil:
     cdef const Operand* b = &call.operand[1]
     cdef Py_ssize_t K = call.size[0], width = strip_columns(strips), first = begin * width
     cdef Py_ssize_t columns = min(end * width, call.size[1]) - first
@@ -325,7 +325,7 @@ cdef int pack_strips(real* strips, const Call* call, Py_ssize_t begin, Py_ssize_
             for first in range(begin, end):
                 pack_rounded_strip(strips, call, first * COLUMNS_bfloat16)
             return CONTINUE
-    pack(strips + first * K, <const real*> b.data + first * b.stride[1], columns, b.stride[1], K, b.stride[0])
+    pack_strips(strips + first * K, <const real*> b.data + first * b.stride[1], columns, b.stride[1], K, b.stride[0])
     return CONTINUE
 
 
@@ -342,8 +342,4 @@ cdef void pack_rounded_strip(float* strips, const Call* call, Py_ssize_t j) noex
         k += terms
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("recurrence", <Loop> recurrence[float], <Loop> recurrence[double])
-    publish("recurrence_grad", <Loop> recurrence_grad[float], <Loop> recurrence_grad[double])
-    publish("cut", <Loop> cut[float], <Loop> cut[double])
-    publish("pack", <Loop> pack_strips[float], <Loop> pack_strips[double])
+include "../generated/publish_recurrent.pxi"

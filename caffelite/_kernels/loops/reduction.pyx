@@ -403,15 +403,4 @@ cdef int all_finite(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     return NOT_FINITE if has_nonfinite else CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("sum", <Loop> sum[float], <Loop> sum[double])
-    publish("extreme", <Loop> extreme[float], <Loop> extreme[double])
-    publish("extreme_grad", <Loop> extreme_grad[float], <Loop> extreme_grad[double])
-    publish("cumsum", <Loop> cumsum[float], <Loop> cumsum[double])
-    publish("prod", <Loop> prod[float], <Loop> prod[double])
-    publish("prod_grad", <Loop> prod_grad[float], <Loop> prod_grad[double])
-    publish("variance", <Loop> variance[float], <Loop> variance[double])
-    publish("variance_grad", <Loop> variance_grad[float], <Loop> variance_grad[double])
-    publish("logsumexp", <Loop> logsumexp[float], <Loop> logsumexp[double])
-    publish("logsumexp_grad", <Loop> logsumexp_grad[float], <Loop> logsumexp_grad[double])
-    publish("all_finite", <Loop> all_finite[float], <Loop> all_finite[double])
+include "../generated/publish_reduction.pxi"

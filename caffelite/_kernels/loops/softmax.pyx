@@ -87,8 +87,4 @@ cdef int log_softmax_grad(real* dx, const Call* call, Py_ssize_t begin, Py_ssize
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("softmax", <Loop> softmax[float], <Loop> softmax[double])
-    publish("softmax_grad", <Loop> softmax_grad[float], <Loop> softmax_grad[double])
-    publish("log_softmax", <Loop> log_softmax[float], <Loop> log_softmax[double])
-    publish("log_softmax_grad", <Loop> log_softmax_grad[float], <Loop> log_softmax_grad[double])
+include "../generated/publish_softmax.pxi"

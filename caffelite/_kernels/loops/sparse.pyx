@@ -97,8 +97,4 @@ cdef int use_columns(real* x, const Call* call, Py_ssize_t begin, Py_ssize_t end
     return stop
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("sparse_matmul", <Loop> sparse_matmul[float], <Loop> sparse_matmul[double])
-    publish("sparse_matmul_grad", <Loop> sparse_matmul_grad[float], <Loop> sparse_matmul_grad[double])
-    publish("sparse_to_dense", <Loop> sparse_to_dense[float], <Loop> sparse_to_dense[double])
-    publish("use_columns", <Loop> use_columns[float], <Loop> use_columns[double])
+include "../generated/publish_sparse.pxi"

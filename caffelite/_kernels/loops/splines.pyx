@@ -168,10 +168,4 @@ cdef int spline_table_grad(real* da, const Call* call, Py_ssize_t begin, Py_ssiz
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("places", <Loop> places[float], <Loop> places[double])
-    publish("splines", <Loop> splines[float], <Loop> splines[double])
-    publish("splines_grad", <Loop> splines_grad[float], <Loop> splines_grad[double])
-    publish("splines_input_grad", <Loop> splines_input_grad[float], <Loop> splines_input_grad[double])
-    publish("spline_table", <Loop> spline_table[float], <Loop> spline_table[double])
-    publish("spline_table_grad", <Loop> spline_table_grad[float], <Loop> spline_table_grad[double])
+include "../generated/publish_splines.pxi"

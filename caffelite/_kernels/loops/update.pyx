@@ -370,17 +370,4 @@ cdef int limit_norm(real* g, const Call* call, Py_ssize_t begin, Py_ssize_t end)
     return CONTINUE
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("norm", <Loop> norm[float], <Loop> norm[double])
-    publish("limit_norm", <Loop> limit_norm[float], <Loop> limit_norm[double])
-    publish("sgd", <Loop> sgd[float], <Loop> sgd[double])
-    publish("adagrad", <Loop> adagrad[float], <Loop> adagrad[double])
-    publish("adadelta", <Loop> adadelta[float], <Loop> adadelta[double])
-    publish("rmsprop", <Loop> rmsprop[float], <Loop> rmsprop[double])
-    publish("adam", <Loop> adam[float], <Loop> adam[double])
-    publish("adamw", <Loop> adamw[float], <Loop> adamw[double])
-    publish("lion", <Loop> lion[float], <Loop> lion[double])
-    publish("nadam", <Loop> nadam[float], <Loop> nadam[double])
-    publish("count_steps", <Loop> count_steps)
-    publish("ema", <Loop> ema[float], <Loop> ema[double])
-    publish("follow", <Loop> follow)
+include "../generated/publish_update.pxi"

@@ -388,8 +388,4 @@ cdef void write_taps(float* dw, const float* taps, const Call* call, Py_ssize_t 
                 at[0] = at[0] + tap[0] if call.accumulate else tap[0]
 
 
-cdef at_load publish_all() noexcept nogil:
-    publish("winograd_weights", <Loop> winograd_weights)
-    publish("winograd_convolution", <Loop> winograd_convolution)
-    publish("winograd_sums", <Loop> winograd_sums)
-    publish("winograd_weight_grad", <Loop> winograd_weight_grad)
+include "../generated/publish_winograd.pxi"

@@ -70,8 +70,6 @@ def find_lines(name: str) -> tuple[str, list[str]]:
         if loops == "elementwise" and path.stem == "elementwise":
             if match := re.search(rf"^ +(?:el)?if op == {case.upper()}\b.*\n(?:     +.*\n)+", text, re.MULTILINE):
                 return file, match[0].rstrip().split("\n")[:MAX_LINES]
-        elif match := re.search(rf'^ *publish\("{loops}", <Loop> (\w+)', text, re.MULTILINE):
-            pattern = rf"^cdef [^\n]*\b{match[1]}\((?:.|\n)*?(?=^\n\n|^\S|\Z)"
-            if body := re.search(pattern, text, re.MULTILINE):
-                return file, body[0].rstrip().split("\n")[:MAX_LINES]
+        elif body := re.search(rf"^cdef int {loops}\((?:.|\n)*?(?=^\n\n|^\S|\Z)", text, re.MULTILINE):
+            return file, body[0].rstrip().split("\n")[:MAX_LINES]
     return "", []
