@@ -97,19 +97,20 @@ def loss_bindings(loss: Any) -> str:
     declared = [loss.constant] if loss.constant else []
     constant = loss.constant.split()[1] if loss.constant else None
     scalar, array = (constant, None) if loss.constant.startswith("double") else (0, constant)
-    inputs = ["cnp.ndarray scores not None", "cnp.ndarray targets not None"]
-    grad_inputs = [*inputs, "cnp.ndarray dy not None", *declared, "cnp.ndarray row_weights=None"]
+    inputs = "cnp.ndarray scores not None, cnp.ndarray targets not None"
     return f'''
 cdef Kernel {kernel} = Kernel("{name}", loops="pointwise_loss", work={work})
 cdef Kernel {grad_kernel} = Kernel("{name}_grad", loops="pointwise_loss_grad", work={grad_work})
 
 
-def {name}({", ".join([*inputs, *declared])}):
-    """Return the mean over each row of {loss.y}: scores and targets (n, …) → (n,)."""
+def {name}({", ".join([inputs, *declared])}):
+    """Return the mean over each row of {loss.y}."""
     return pointwise_loss({kernel}, {op}, scores, targets, {scalar}, {array})
 
 
-def {name}_grad({", ".join(grad_inputs)}):
+def {name}_grad(
+        {inputs}, cnp.ndarray dy not None,
+        {", ".join([*declared, "cnp.ndarray row_weights=None"])}):
     """dscores = dy row_weights {loss.derivative} / k, for rows of k elements."""
     return pointwise_loss({grad_kernel}, {op}_GRAD, scores, targets, {scalar}, {array}, dy, row_weights)
 '''

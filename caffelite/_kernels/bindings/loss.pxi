@@ -98,7 +98,8 @@ def hinge_loss_grad(cnp.ndarray scores not None, cnp.ndarray labels not None, cn
                        partial(raise_bad_label, "hinge_loss_grad", call.size[1]))
 
 
-# operations.py has the losses of single scores: each has two bindings in ../generated/operations.pxi.
+# operations.py has the losses of single scores, of scores and targets (n, …): two bindings each, in
+# ../generated/operations.pxi.
 
 cdef cnp.ndarray pointwise_loss(Kernel kernel, Op op, cnp.ndarray scores, cnp.ndarray targets, double scalar,
                                 cnp.ndarray constants, cnp.ndarray dy=None, cnp.ndarray row_weights=None):
