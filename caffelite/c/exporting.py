@@ -195,9 +195,8 @@ def _facts(net: CModel) -> list[tuple[str, str]]:
     facts.append(("weights", f"{format_bytes(net.definitions.constant_bytes)}, constant"))
     if net.rounding is not None:
         largest, mean, output = (f"{number:.2g}" for number in net.rounding)
-        sample = f"numbers up to {output}, of {RANDOM_ROWS} random rows"
         facts.append(("rounding", f"int8 weights move outputs by {largest} at most and {mean} on average,"))
-        facts.append(("", sample))
+        facts.append(("", f"numbers up to {output}, of {RANDOM_ROWS} random rows"))
     return [*facts, ("memory", format_bytes(net.memory * net.dtype.itemsize))]
 
 
