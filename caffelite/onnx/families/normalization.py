@@ -27,12 +27,10 @@ def write_batch_norm(g: Writer, f: Any, x: Value) -> str:
     return g.node("BatchNormalization", x, *moments, epsilon=f.eps, momentum=1 - f.momentum)
 
 
-def write_instance_norm(g: Writer, f: Any, x: Value) -> str:
-    return g.node("InstanceNormalization", x, g.initializer(f.scale), g.initializer(f.shift), epsilon=f.eps)
-
-
 RULES: dict[type, Rule] = {
-    functions.InstanceNorm: write_instance_norm,
+    functions.InstanceNorm: lambda g, f, x: g.node(
+        "InstanceNormalization", x, g.initializer(f.scale), g.initializer(f.shift), epsilon=f.eps
+    ),
     functions.LayerNorm: write_layer_norm,
     functions.BatchNorm: write_batch_norm,
 }
