@@ -209,11 +209,8 @@ class Program(Runner):
         return self._listing()._repr_html_()
 
     def _listing(self) -> TextTable:
-        return text_table(
-            ["kernel", "shapes", "FLOP", "bytes"],
-            [describe_call(call) for call in self.optimize().instructions],
-            "<<>>",
-        )
+        rows = list(map(describe_call, self.optimize().instructions))
+        return text_table(["kernel", "shapes", "FLOP", "bytes"], rows, "<<>>")
 
     def profile(self, replays: int = 100) -> TextTable:
         """Return a table of each kernel's least time over the replays, its GFLOP/s and GB/s, and its share of the step.
