@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import time
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,8 @@ class Runs:
 
     def new_name(self) -> str:
         """Return the name of a run that begins now. Make the folder; OSError if it cannot be written."""
-        name = first = time.strftime("%Y-%m-%d_%H-%M-%S")
-        number = 1
-        while not self._reserve(name):
-            number += 1
-            name = f"{first}-{number}"
-        return name
+        first = time.strftime("%Y-%m-%d_%H-%M-%S")
+        return next(filter(self._reserve, chain([first], (f"{first}-{number}" for number in count(2)))))
 
     def _reserve(self, name: str) -> bool:
         """Take a name for a run that begins. Return False if another run has it."""

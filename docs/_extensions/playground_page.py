@@ -92,12 +92,7 @@ def choices() -> dict:
         "FIRST": Setting().to_message(),
         "DATA": list(DATA),
         "CLASSES": {make.__name__: count for make, count in CLASSES.items()},
-        "CHOICES": {
-            "activation": config.ACTIVATIONS,
-            "norm": config.NORMS,
-            "optimizer": config.OPTIMIZERS,
-            "schedule": config.SCHEDULES,
-        },
+        "CHOICES": config.CHOICES,
         "NUMBERS": config.NUMBERS,
         "LIMITS": {
             "layers": config.MAX_LAYERS,

@@ -14,6 +14,7 @@ ACTIVATIONS = ("ReLU", "Tanh", "Sigmoid", "SiLU", "GELU", "LeakyReLU", "none")
 NORMS = ("none", "BatchNorm", "LayerNorm")
 OPTIMIZERS = ("SGD", "momentum", "RMSProp", "Adagrad", "Adam", "AdamW", "Lion")
 SCHEDULES = ("constant", "cosine")
+CHOICES = {"activation": ACTIVATIONS, "norm": NORMS, "optimizer": OPTIMIZERS, "schedule": SCHEDULES}
 CLASSIFICATION_LOSSES = ("SoftmaxLoss", "HingeLoss")
 REGRESSION_LOSSES = ("MSELoss", "MAELoss", "HuberLoss")
 TABLE = "table"  # the data of a Table
@@ -82,10 +83,8 @@ class Setting:
         table = self.table.with_target(self.target) if self.data == TABLE and self.table and self.target else self.table
         object.__setattr__(self, "table", table if self.data == TABLE else None)
         object.__setattr__(self, "target", self.table.target if self.table else None)
-        self._check_choice("activation", ACTIVATIONS)
-        self._check_choice("norm", NORMS)
-        self._check_choice("optimizer", OPTIMIZERS)
-        self._check_choice("schedule", SCHEDULES)
+        for name, known in CHOICES.items():
+            self._check_choice(name, known)
         self._check_choice("loss", (*CLASSIFICATION_LOSSES, *REGRESSION_LOSSES))
         if self.loss not in self.losses:
             object.__setattr__(self, "loss", self.losses[0])

@@ -26,12 +26,6 @@ from caffelite.web.server import Channel, Server, encode_message
 
 MAX_NAME = 100  # of a kernel's name
 PICTURES = {digits.__name__: "image", names.__name__: "text"}  # of data that are not in the plane
-CHOICES = {
-    "activation": list(choices.ACTIVATIONS),
-    "norm": list(choices.NORMS),
-    "optimizer": list(choices.OPTIMIZERS),
-    "schedule": list(choices.SCHEDULES),
-}
 
 
 @functools.cache
@@ -87,7 +81,7 @@ class Playground(CellPage):
             "site": find_site(),
             "speed": None if self.engine.speed == FULL_SPEED else self.engine.speed,
             "choices": {
-                **CHOICES,
+                **choices.CHOICES,
                 "data": [*DATA, *[TABLE] * (table is not None)],
                 "loss": list(setting.losses),
                 "target": [] if table is None else table.column_names,

@@ -1,7 +1,7 @@
 // Line charts on a canvas: linear or logarithmic, smoothed, with values under the pointer or the arrow keys, and all of
 // it in words for who does not see the canvas.
 
-import { clearCanvas, drawNextFrame, make } from "./page.js";
+import { clearCanvas, drawNextFrame, make, strokeLine } from "./page.js";
 
 /** The value of a CSS variable, such as "--ink". */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -181,10 +181,7 @@ export class LineChart {
     for (const at of marks) {
       const y = Math.round(up(at)) + 0.5;
       pen.strokeStyle = colour("--line");
-      pen.beginPath();
-      pen.moveTo(LEFT, y);
-      pen.lineTo(width - RIGHT, y);
-      pen.stroke();
+      strokeLine(pen, LEFT, y, width - RIGHT, y);
       pen.fillStyle = colour("--soft");
       pen.fillText(formatTick(Number((this.log ? 10 ** at : at).toPrecision(this.log ? 2 : 6))), LEFT - 7, y);
     }
@@ -235,10 +232,7 @@ export class LineChart {
     pen.strokeStyle = pen.fillStyle = colour(key);
     pen.lineWidth = 1;
     pen.setLineDash([2, 3]);
-    pen.beginPath();
-    pen.moveTo(x, TOP);
-    pen.lineTo(x, height - BOTTOM);
-    pen.stroke();
+    strokeLine(pen, x, TOP, x, height - BOTTOM);
     pen.setLineDash([]);
     pen.font = "11px system-ui, sans-serif";
     pen.textAlign = x > this.width / 2 ? "right" : "left";
@@ -249,10 +243,7 @@ export class LineChart {
   drawCursor(pen, height, across, up) {
     const x = Math.round(across(this.cursor)) + 0.5;
     pen.strokeStyle = colour("--soft");
-    pen.beginPath();
-    pen.moveTo(x, TOP);
-    pen.lineTo(x, height - BOTTOM);
-    pen.stroke();
+    strokeLine(pen, x, TOP, x, height - BOTTOM);
     for (const line of this.lines.filter(({ faint }) => !faint)) {
       const i = nearestIndex(line.x, this.cursor);
       pen.fillStyle = line.colour;
@@ -273,9 +264,8 @@ export class LineChart {
     if (at === null || !this.range || !this.across) {
       this.cursor = null;
     } else {
-      const target = this.xAt(at);
-      const longest = this.longest();
-      this.cursor = longest.x[nearestIndex(longest.x, target)];
+      const { x } = this.longest();
+      this.cursor = x[nearestIndex(x, this.xAt(at))];
     }
     this.redraw();
   }

@@ -22,6 +22,14 @@ export function clearCanvas(canvas, width, height) {
   return pen;
 }
 
+/** Draw a straight line. */
+export function strokeLine(pen, fromX, fromY, toX, toY) {
+  pen.beginPath();
+  pen.moveTo(fromX, fromY);
+  pen.lineTo(toX, toY);
+  pen.stroke();
+}
+
 /** Return a function that calls `draw` in the next frame: once, also if it is called several times before. */
 export function drawNextFrame(draw) {
   let isRequested = false;

@@ -21,6 +21,14 @@ export const classColour = (c) => CLASSES[c % CLASSES.length];
 /** A colour as a number, as `drawPixels` takes it. (Browsers' machines are little-endian.) */
 export const asPixel = ([r, g, b]) => (255 << 24) | (b << 16) | (g << 8) | r;
 
+/** Fill a canvas with the colour of a CSS variable. Return its pen. */
+export function fillCanvas(canvas, name) {
+  const pen = canvas.getContext("2d");
+  pen.fillStyle = colour(name);
+  pen.fillRect(0, 0, canvas.width, canvas.height);
+  return pen;
+}
+
 /** Draw a picture of so many rows of pixels, the first one below or above, over a part of a canvas. */
 export function drawPixels(pen, pixelAt, rows, wide, isFromBelow, left, top, width, height) {
   const small = new OffscreenCanvas(wide, rows), brush = small.getContext("2d"), image = brush.createImageData(wide, rows);

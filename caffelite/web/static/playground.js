@@ -29,24 +29,19 @@ let config = null, frame = null, lesson = null, isLinked = false, unit = null, t
 const PAGE_NAME = Math.random().toString(36).slice(2); // the name of this page, among others that are open
 let count = 0; // of the changes that it has asked for
 
+const HANDLERS = { // of messages, by their kinds
+  setting: showSetting,
+  frame: (message) => { frame = message; requestDraw(); },
+  kernels: (message) => { showKernels(message, askLoop); showWeightKernels(message.touching, askLoop); },
+  kernel: (message) => { kernelStep = message.step; showKernel(message); },
+  loop: showLoop,
+  code: showCode,
+  thumbnails: ({ data }) => { thumbnails = data; drawThumbnails(); },
+  refused: ({ why }) => showMessage(`This is not possible: ${why}`),
+};
+
 const ask = connect(
-  (message) => {
-    if (message.kind === "setting") showSetting(message);
-    else if (message.kind === "frame") { frame = message; requestDraw(); }
-    else if (message.kind === "kernels") {
-      showKernels(message, askLoop);
-      showWeightKernels(message.touching, askLoop);
-    } else if (message.kind === "kernel") {
-      kernelStep = message.step;
-      showKernel(message);
-    } else if (message.kind === "loop") showLoop(message);
-    else if (message.kind === "code") showCode(message);
-    else if (message.kind === "thumbnails") {
-      thumbnails = message.data;
-      drawThumbnails();
-    }
-    else if (message.kind === "refused") showMessage(`This is not possible: ${message.why}`);
-  },
+  (message) => HANDLERS[message.kind]?.(message),
   (why) => showMessage(why === null ? "" : why.replace("program that trains", "playground's program")),
 );
 

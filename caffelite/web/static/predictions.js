@@ -2,7 +2,8 @@
 // over the true ones.
 
 import { colour } from "./charts.js";
-import { BLUE, CLASSES, ORANGE, asPixel, classColour, drawPixels, drawPoint, imageFigure, mix, rgb, signedColour } from "./pictures.js";
+import { strokeLine } from "./page.js";
+import { BLUE, CLASSES, ORANGE, asPixel, classColour, drawPixels, drawPoint, fillCanvas, imageFigure, mix, rgb, signedColour } from "./pictures.js";
 
 const MAX_MISTAKES = 12, REDRAW_INTERVAL = 500; // pictures of mistakes, and milliseconds between two looks at them
 
@@ -50,8 +51,7 @@ function drawPlane(canvas, config, { output }, showHeldOut) {
 
 const extentOf = ({ reach }) => [-reach, reach, -reach, reach];
 
-function pointColours(config) {
-  const page = rgb(colour("--card"));
+function pointColours(config, page = rgb(colour("--card"))) {
   return (value) => (config.classes ? classColour(value) : `rgb(${signedColour(value, page)})`);
 }
 
@@ -90,18 +90,13 @@ function drawBars(pen, config, bytes, left, top, side) {
 
 /** Draw on `canvas` one unit, [hidden layer, number], large, with the points if it is over the plane. */
 export function drawUnit(canvas, config, frame, place) {
-  const pen = canvas.getContext("2d"), { width } = canvas;
-  pen.fillStyle = colour("--track");
-  pen.fillRect(0, 0, width, width);
-  drawUnitPicture(pen, config, unitPicture(frame, place), 0, 0, width);
+  drawUnitPicture(fillCanvas(canvas, "--track"), config, unitPicture(frame, place), 0, 0, canvas.width);
   if (config.picture === "plane") drawTraining(canvas, config);
 }
 
 /** Draw a small picture of a data set: points of the plane, an image or a word. */
 export function drawDataset(canvas, data) {
-  const pen = canvas.getContext("2d"), { width } = canvas, ground = colour("--track"), page = rgb(ground);
-  pen.fillStyle = ground;
-  pen.fillRect(0, 0, width, width);
+  const pen = fillCanvas(canvas, "--track"), { width } = canvas, ground = colour("--track"), page = rgb(ground);
   if (data?.image) {
     const { image } = data, side = Math.sqrt(image.length);
     pen.imageSmoothingEnabled = false;
@@ -113,7 +108,7 @@ export function drawDataset(canvas, data) {
     pen.textBaseline = "middle";
     pen.fillText(data.word, width / 2, width / 2);
   } else if (data) {
-    const fill = (value) => (data.classes ? classColour(value) : `rgb(${signedColour(value, page)})`);
+    const fill = pointColours(data, page);
     data.y.forEach((value, i) => drawPoint(canvas, data.x, i, [-1.25, 1.25, -1.25, 1.25], 3.6, fill(value), ground, 0.5));
   } else {
     pen.fillStyle = colour("--soft");
@@ -134,9 +129,7 @@ function drawConfusion(canvas, mistakes, config, { output }) {
     counts[truth][predicted]++;
     if (predicted !== truth) wrong.push([i, truth, predicted]);
   });
-  const pen = canvas.getContext("2d"), page = rgb(colour("--card")), left = 70, size = (canvas.width - left) / count;
-  pen.fillStyle = colour("--card");
-  pen.fillRect(0, 0, canvas.width, canvas.height);
+  const pen = fillCanvas(canvas, "--card"), page = rgb(colour("--card")), left = 70, size = (canvas.width - left) / count;
   pen.textBaseline = "middle";
   counts.forEach((row, truth) => {
     const all = row.reduce((a, b) => a + b, 0) || 1;
@@ -176,18 +169,13 @@ function showMistakes(host, config, wrong) {
 }
 
 function drawScatter(canvas, config, { output }) {
-  const pen = canvas.getContext("2d"), truth = config.held_y, margin = 34, size = canvas.width - 2 * margin;
+  const pen = fillCanvas(canvas, "--card"), truth = config.held_y, margin = 34, size = canvas.width - 2 * margin;
   const all = [...truth, ...output].filter(Number.isFinite);
   const low = Math.min(...all), high = Math.max(...all, low + 1e-6);
   const place = (value) => ((value - low) / (high - low)) * size;
-  pen.fillStyle = colour("--card");
-  pen.fillRect(0, 0, canvas.width, canvas.height);
   pen.strokeStyle = colour("--line");
   pen.strokeRect(margin, margin, size, size);
-  pen.beginPath();
-  pen.moveTo(margin, margin + size);
-  pen.lineTo(margin + size, margin);
-  pen.stroke();
+  strokeLine(pen, margin, margin + size, margin + size, margin);
   pen.fillStyle = colour("--blue");
   pen.globalAlpha = 0.6;
   truth.forEach((y, i) => {

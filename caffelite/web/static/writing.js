@@ -1,8 +1,8 @@
 // A net that learns names: ten that it writes, what it expects after the letters that the user types, and its units.
 
 import { colour } from "./charts.js";
-import { $, make } from "./page.js";
-import { rgb, signedColour } from "./pictures.js";
+import { $, make, strokeLine } from "./page.js";
+import { fillCanvas, rgb, signedColour } from "./pictures.js";
 import { unitPicture } from "./predictions.js";
 
 const KINDS = [["", ""], ["training", "in the training data"], ["test", "a test name"]];
@@ -41,9 +41,7 @@ export function drawNext(canvas, config, frame) {
   const units = frame.units.at(-1), count = units?.shape[0] ?? 0, cell = Math.min(MAX_CELL, SQUARES / count);
   const height = Math.round(BARS + LABELS + (count ? LABELS + count * cell : 0)), width = canvas.width;
   if (canvas.height !== height) canvas.height = height;
-  const pen = canvas.getContext("2d"), classes = config.outputs, wide = width / classes;
-  pen.fillStyle = colour("--card");
-  pen.fillRect(0, 0, width, height);
+  const pen = fillCanvas(canvas, "--card"), classes = config.outputs, wide = width / classes;
   const p = frame.output.subarray(-classes), highest = Math.max(...p), scale = (BARS - 20) / Math.max(0.3, highest);
   pen.textAlign = "center";
   pen.textBaseline = "middle";
@@ -57,10 +55,7 @@ export function drawNext(canvas, config, frame) {
   });
   pen.strokeStyle = colour("--soft");
   pen.setLineDash([5, 4]);
-  pen.beginPath();
-  pen.moveTo(0, BARS - scale / classes);
-  pen.lineTo(width, BARS - scale / classes);
-  pen.stroke();
+  strokeLine(pen, 0, BARS - scale / classes, width, BARS - scale / classes);
   pen.setLineDash([]);
   for (let j = 0; j < count; j++) {
     const top = BARS + 2 * LABELS + j * cell;
@@ -83,9 +78,7 @@ function describeNext({ labels, setting }, { text }, p) {
 
 /** Draw a unit, [hidden layer, number], large: a square for each letter. */
 export function drawLetters(canvas, config, frame, place) {
-  const pen = canvas.getContext("2d"), { width, height } = canvas, side = Math.min(width / readBy(config, frame).length, height - 2 * LABELS);
-  pen.fillStyle = colour("--card");
-  pen.fillRect(0, 0, width, height);
+  const pen = fillCanvas(canvas, "--card"), { width, height } = canvas, side = Math.min(width / readBy(config, frame).length, height - 2 * LABELS);
   writeLetters(pen, config, frame, 0, LABELS, width, 20);
   drawCells(pen, config, frame, place, 0, 2 * LABELS, width, side);
 }
