@@ -253,7 +253,7 @@ MEASURES = {
     "fit": Measure(45, 41, "lines of Model.fit, without docstring", lines_of_fit),
     "tests": Measure(0, 17, "test files above 900 lines", long_tests),
     "assertions": Measure(0, 8, "tests that assert nothing, and only run", tests_without_assertion),
-    "lines": Measure(75400, 62937, "lines of the package", lines_of_package),
+    "lines": Measure(75510, 62937, "lines of the package", lines_of_package),
 }
 
 
