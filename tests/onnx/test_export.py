@@ -340,8 +340,8 @@ REFUSED = [
     (lambda self, x: cl.Tensor(np.tanh(x.data)), TypeError, "tanh"),
     (lambda self, x: x * float(x.sum()), TypeError, "item"),
     (lambda self, x: x / np.sqrt(len(x)), ValueError, "number of rows"),
-    (lambda self, x: self.f(x) if len(x) == 2 else x, ValueError, "another number of rows"),
-    (lambda self, x: cl.stack([x[i] for i in range(len(x))]), ValueError, "another number of rows"),
+    (lambda self, x: self.f(x) if len(x) == 2 else x, ValueError, "a different number of rows"),
+    (lambda self, x: cl.stack([x[i] for i in range(len(x))]), ValueError, "a different number of rows"),
     (lambda self, x: x[: len(x) // 2], ValueError, "number of rows"),
     (lambda self, x: cl.Tensor(caffelite._kernels.exp(x.data)) + 1, TypeError, "kernel"),
 ]

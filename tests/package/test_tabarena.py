@@ -146,11 +146,10 @@ def test_the_wrapper_fits_on_num_cpus_threads_and_gives_them_back(package, probl
     y = numbers if problem == "regression" else classes
     model = model_class(problem_type=problem, params={"n_estimators": 1, "random_state": 0})
     model.problem_type, before, during = problem, cl.get_num_threads(), []
-    monkeypatch.setattr(
-        importlib.import_module("caffelite.sklearn.table_estimators").recipes,
-        "average_classifiers" if problem == "binary" else "average_regressors",
-        lambda nets, *rest: during.append(cl.get_num_threads()) or [cl.Linear(1, 1)],
-    )
+    recipes = importlib.import_module("caffelite.sklearn.table_estimators").recipes
+    name = "average_classifiers" if problem == "binary" else "average_regressors"
+    average = getattr(recipes, name)
+    monkeypatch.setattr(recipes, name, lambda *nets: during.append(cl.get_num_threads()) or average(*nets))
     model._fit(X=X, y=y, X_val=X[:20], y_val=y[:20], num_cpus=before + 1, time_limit=60.0)
     assert during == [before + 1]
     assert cl.get_num_threads() == before
