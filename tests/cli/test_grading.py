@@ -170,7 +170,9 @@ def test_files_and_processes_that_an_answer_makes_or_removes_change_no_result(pr
     assert rows == {"anna.py": ("1", "relu", ""), "ben.py": ("1", "relu", "")}
 
 
-@pytest.mark.parametrize("write", ["open(sys.argv[2], 'a').write('x\\n')", "print('x')"])
+@pytest.mark.parametrize(
+    "write", ["open(sys.argv[2], 'a').write('x\\n')", pytest.param("print('x')", marks=pytest.mark.slow)]
+)
 def test_a_file_that_writes_on_and_on_ends(write, grades):
     program = f"import sys, time\nwhile True:\n    {write}\n    time.sleep(0.3)\n"
     rows = grades(SHORT, anna_py=RELU + program, ben_py=RELU)

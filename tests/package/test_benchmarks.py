@@ -216,6 +216,7 @@ def test_gradients_that_disagree_end_the_run(monkeypatch):
             autograd.check_agreement({"caffelite": gradient, "PyTorch": wrong}, tolerance=1e-5)
 
 
+@pytest.mark.slow
 def test_caffelite_and_numpy_by_hand_train_every_workload_without_norms_alike(steps, restored_threads):
     cl.set_num_threads(1)
     for net in [net for net in steps.WORKLOADS.values() if not net.norms]:

@@ -219,6 +219,7 @@ def test_the_residual_net_tells_circles_squares_and_triangles_apart():
     assert min(numbers_after("(?:circle|square|triangle) +", output)) >= 0.9
 
 
+@pytest.mark.slow
 def test_the_residual_net_reads_the_files_of_cifar10(tmp_path):
     """A few noisy rows a file, of two classes: airplanes are dark, automobiles light."""
     rng = np.random.default_rng(0)
@@ -232,6 +233,7 @@ def test_the_residual_net_reads_the_files_of_cifar10(tmp_path):
     assert accuracy >= 0.8
 
 
+@pytest.mark.slow
 def test_the_convolution_of_series_tells_six_activities_apart():
     output = run("motion.py").stdout
     assert "Conv1d(9, 32, 5, padding='same')" in output
@@ -252,6 +254,7 @@ def test_reviews_are_read_by_their_pairs_of_words_too():
     assert not_good < 5
 
 
+@pytest.mark.slow
 def test_the_autoencoder_draws_digits_better_than_principal_components_would(tmp_path):
     picture = tmp_path / "digits.png"
     output = run("autoencoder.py", str(picture)).stdout
@@ -265,6 +268,7 @@ def test_the_autoencoder_draws_digits_better_than_principal_components_would(tmp
     assert is_picture(picture)
 
 
+@pytest.mark.slow
 def test_the_gru_forecasts_better_than_last_week_does(tmp_path):
     picture = tmp_path / "forecasts.png"
     output = run("time_series.py", str(picture)).stdout
@@ -289,6 +293,7 @@ def test_the_quantiles_of_a_regression_match_the_distribution_of_the_points(tmp_
     assert is_picture(picture)
 
 
+@pytest.mark.slow
 def test_twenty_residual_blocks_learn_the_spiral_and_twenty_plain_ones_do_not(tmp_path):
     picture = tmp_path / "regions.png"
     output = run("residual_net.py", str(picture)).stdout
@@ -300,6 +305,7 @@ def test_twenty_residual_blocks_learn_the_spiral_and_twenty_plain_ones_do_not(tm
     assert is_picture(picture)
 
 
+@pytest.mark.slow
 def test_every_activation_of_elements_is_in_the_table_and_classifies_digits(tmp_path):
     picture = tmp_path / "activations.png"
     _, *lines = run("activations.py", str(picture)).stdout.splitlines()
@@ -329,6 +335,7 @@ def test_the_student_learns_more_from_its_teacher_than_from_50_labels():
     assert alone + 0.1 < taught <= teacher
 
 
+@pytest.mark.slow
 def test_pairs_are_enough_to_tell_digits_apart(tmp_path):
     picture = tmp_path / "points.png"
     (accuracy,) = numbers_after("is right for", run("contrastive.py", str(picture)).stdout)
@@ -336,6 +343,7 @@ def test_pairs_are_enough_to_tell_digits_apart(tmp_path):
     assert is_picture(picture)
 
 
+@pytest.mark.slow
 def test_random_codes_are_drawn_as_digits(tmp_path):
     picture = tmp_path / "drawn.png"
     output = run("vae.py", str(picture)).stdout
@@ -346,6 +354,7 @@ def test_random_codes_are_drawn_as_digits(tmp_path):
     assert is_picture(picture)
 
 
+@pytest.mark.slow
 def test_made_points_are_a_ring(tmp_path):
     picture = tmp_path / "ring.png"
     output = run("gan.py", str(picture)).stdout
@@ -355,6 +364,7 @@ def test_made_points_are_a_ring(tmp_path):
     assert is_picture(picture)
 
 
+@pytest.mark.slow
 def test_the_distance_of_the_wasserstein_gan_falls_and_every_cluster_gets_points(tmp_path):
     picture = tmp_path / "clusters.png"
     output = run("wgan_gp.py", str(picture)).stdout
@@ -365,6 +375,7 @@ def test_the_distance_of_the_wasserstein_gan_falls_and_every_cluster_gets_points
     assert is_picture(picture)
 
 
+@pytest.mark.slow
 def test_captions_outside_the_training_are_found_as_well_as_others(tmp_path):
     picture = tmp_path / "captions.png"
     known, new = numbers_after("captions: right for", run("image_captions.py", str(picture)).stdout)
@@ -381,12 +392,14 @@ def test_two_labels_are_enough_for_nearly_all_members_in_the_club(tmp_path):
     assert is_picture(picture)
 
 
+@pytest.mark.slow
 def test_sums_outside_the_training_are_right():
     output = run("addition.py").stdout
     assert float(re.search(r"held-out sums: (\S+)% are right", output)[1]) > 90
     assert len(re.findall(r"^\d+\+\d+ = \d+", output, re.MULTILINE)) == 5
 
 
+@pytest.mark.slow
 def test_the_language_model_expects_the_text_better_with_its_states():
     output = run("language_model.py").stdout
     with_states, without = numbers_after("held-out text:", output)

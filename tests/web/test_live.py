@@ -346,6 +346,7 @@ def test_fit_leaves_a_pause_out_of_its_time_left(capsys, monkeypatch):
     assert sum(waited) > 0.4
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="the system has no file of it")
 def test_it_shows_the_memory_and_the_cores_of_the_program():
     with Looking() as looking:

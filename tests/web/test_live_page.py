@@ -52,7 +52,7 @@ def values(page, chart):
     return json.loads(page.get_attribute(f'[data-chart="{chart}"]', "data-values"))
 
 
-@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (390, "dark")])
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), pytest.param(390, "dark", marks=pytest.mark.slow)])
 def test_the_page_shows_a_training_and_controls_it(width, scheme, browser, program, tmp_path):
     said = []
     page = open_page(browser, program.address, said, viewport={"width": width, "height": 900}, color_scheme=scheme)
@@ -178,6 +178,7 @@ def test_a_chart_zooms_and_gives_its_picture_and_numbers(browser, folder, tmp_pa
     assert [line for line in said if "WebSocket" not in line] == []
 
 
+@pytest.mark.slow
 def test_two_fingers_zoom_a_chart_and_one_scrolls_the_page(browser, folder):
     said = []
     with command(folder) as program:
@@ -386,6 +387,7 @@ def contrast(one, other):
     return (high + 0.05) / (low + 0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_has_contrast_and_controls_have_names(scheme, browser, program):
     page = open_page(browser, program.address, [], color_scheme=scheme)

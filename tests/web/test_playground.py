@@ -601,6 +601,7 @@ def test_the_command_says_what_is_missing_or_wrong(capsys, monkeypatch):
     assert "-m pip install starlette uvicorn websockets" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_step_of_the_lesson_sets_itself_up_above_the_net_and_fits_on_a_projector(browser, program):
     page = browser.new_page(viewport={"width": 1280, "height": 720})
     page.goto(program.address)

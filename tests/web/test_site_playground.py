@@ -372,6 +372,7 @@ def test_a_change_after_a_divergence_plays_on(browser, site):
     check_divergence(page)
 
 
+@pytest.mark.slow
 def test_a_tap_shows_a_unit_large_until_the_next(phone):
     width = phone.evaluate("document.querySelector('#graph').clientWidth")
     across = (44 + (width - 88) / 3) / width  # of the first hidden layer
@@ -389,6 +390,7 @@ def test_a_tap_shows_a_unit_large_until_the_next(phone):
     phone.wait_for_selector("#outputtitle:text-is('What the net predicts')")
 
 
+@pytest.mark.slow
 def test_fingers_hit_what_they_aim_at(phone):
     phone.evaluate("document.querySelector('#rest').open = true")
     boxes = [box for each in phone.locator(":is(button, select, input:not([type=checkbox])):visible").all()
@@ -404,6 +406,7 @@ def test_fingers_hit_what_they_aim_at(phone):
     assert ends[3] <= graph["y"]
 
 
+@pytest.mark.slow
 def test_a_step_of_the_lesson_leads_to_what_is_out_of_view(phone):
     tops = [phone.locator(f"#{name}").bounding_box()["y"] for name in ("lesson", "output", "net", "choose", "below")]
     assert tops == sorted(tops)
@@ -436,6 +439,7 @@ def test_a_tap_on_a_link_leads_to_its_weight_and_the_loss(phone):
     assert float(phone.inner_text("#weightloss")) > float(before)
 
 
+@pytest.mark.slow
 def test_the_head_of_a_phone_is_low(phone):
     for width in (360, 390):
         phone.set_viewport_size({"width": width, "height": 844})
