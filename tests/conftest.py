@@ -103,8 +103,8 @@ def forbidden_training(monkeypatch):
     monkeypatch.setattr(cl.Model, "fit", lambda *args, **options: pytest.fail("it trained"))
 
 
-@pytest.fixture
-def browser():
+@pytest.fixture(scope="module")
+def chromium():
     """Chromium, driven by Playwright. The environment variable CHROMIUM may name it."""
     playwright = pytest.importorskip("playwright.sync_api")
     names = ("chromium", "chromium-browser", "google-chrome")
@@ -112,9 +112,17 @@ def browser():
     if path is None:
         pytest.skip("there is no Chromium")
     with playwright.sync_playwright() as p:
-        browser = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
+        chromium = p.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def browser(chromium):
+    """Chromium with the pages of one test."""
+    yield chromium
+    for context in chromium.contexts:
+        context.close()
 
 
 def copy_project(target):

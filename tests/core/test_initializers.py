@@ -160,6 +160,7 @@ def test_recurrent_weights_are_drawn_from_inputs_to_units(layer):
 
     recurrent = layer(300, 50, initializer=note_shape)
     assert shapes == [(300, 50 * layer.gates), (50, 50 * layer.gates)]
+    cl.Model([recurrent], seed=0)
     assert recurrent.weight_ih.data.std() == pytest.approx(np.sqrt(2 / 300), rel=0.03)
     assert recurrent.weight_hh.data.std() == pytest.approx(np.sqrt(2 / 50), rel=0.03)
 

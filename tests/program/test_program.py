@@ -62,11 +62,12 @@ class Scale(cl.Function):
 
 
 def dtypes_and_passes():
-    """Yield each combination of passes with float32. With float64, those in the middle are slow."""
-    for passes in COMBINATIONS:
-        yield pytest.param(np.float32, passes, id=f"float32-{name_passes(passes)}")
-        marks = [pytest.mark.slow] if passes not in (COMBINATIONS[0], COMBINATIONS[-1]) else []
-        yield pytest.param(np.float64, passes, id=f"float64-{name_passes(passes)}", marks=marks)
+    """Yield each combination of passes. Those in the middle are slow, except for single ones with float32."""
+    for dtype in (np.float32, np.float64):
+        for passes in COMBINATIONS:
+            is_quick = passes in (COMBINATIONS[0], COMBINATIONS[-1]) or (dtype == np.float32 and len(passes) == 1)
+            marks = [] if is_quick else [pytest.mark.slow]
+            yield pytest.param(dtype, passes, id=f"{dtype.__name__}-{name_passes(passes)}", marks=marks)
 
 
 @every_function
