@@ -277,14 +277,16 @@ class MetricGroup:
         outputs, targets = outputs[self.selection], batch.targets[self.selection]
         for name, metric in self.metrics.items():
             if isinstance(metric, EpochMetric):
-                self._check_shapes(name, metric, outputs, targets)
+                self._check_epoch_metric(name, metric, outputs, targets)
             elif wrong := [y.shape for y in outputs if y.shape[:1] != (batch.rows,)]:
                 raise ValueError(
                     f"the metric {name} needs an output for each row; the model returned outputs of shape {wrong[0]} "
                     f"for {batch.rows} rows"
                 )
 
-    def _check_shapes(self, name: str, metric: EpochMetric, outputs: Sequence[Any], targets: Sequence[Any]) -> None:
+    def _check_epoch_metric(
+        self, name: str, metric: EpochMetric, outputs: Sequence[Any], targets: Sequence[Any]
+    ) -> None:
         if len(outputs) > 1:
             raise ValueError(f"the metric {name} takes one output; the model returned {len(outputs)}{PER_OUTPUT_HINT}")
         if len(targets) > 1:
